@@ -85,6 +85,7 @@ class LineAdapter:
         self._unsent: dict[Consumer, tuple[int, int]] = {}
         self._is_closed = False
         self.is_established = True
+        self.handshake_bytes_max = None
         self.wants_close = False
         self._verbs: Final[dict[str, Callable[[list[str]], None]]] = {
             "TOPIC": self._topic,

@@ -250,8 +250,8 @@ def test_whatever_a_peer_says_it_is_answered_or_cut_off_and_others_live(kind, pe
     assert seen or kind is half_open, "no peer was ever told that it is wrong"
     statistics = bench.engine.statistics()
     assert (statistics.connections, len(bench.broker.connections)) == (1, 1)
-    assert bench.broker.contents.drawn_bytes == 0
-    assert not bench.broker.contents.waiting
+    assert bench.engine.contents.drawn_bytes == 0
+    assert not bench.engine.contents.waiting
     assert bench.engine.unsent_pool.bytes == 0
 
 
@@ -291,7 +291,7 @@ def test_a_large_content_byte_by_byte_costs_linear_time_and_its_own_size():
         assert peer.session.is_reading
     peer.turn()
     assert not peer.session.wants_close
-    assert bench.broker.contents.drawn_bytes == 0
+    assert bench.engine.contents.drawn_bytes == 0
 
 
 def test_contents_on_all_channels_at_once_are_bounded_by_one_message():
@@ -312,4 +312,4 @@ def test_contents_on_all_channels_at_once_are_bounded_by_one_message():
             sent += 8184
         assert sent <= limit + (1 << 20)
     assert peer.answer(0).reply_code == ReplyCode.RESOURCE_ERROR
-    assert bench.broker.contents.drawn_bytes == 0
+    assert bench.engine.contents.drawn_bytes == 0

@@ -37,7 +37,8 @@ Rules:
   ``wants_close``; the pump sends them and then closes. **Errors of ours** (an exception leaving
   any of these methods) cost this connection only: it is logged, aborted and ``closed``.
 * **Handshake.** Until ``is_established`` the pump allows the peer few bytes and little time
-  (``listeners.handshake_bytes_max``, ``handshake_ms_max``).
+  (``listeners.handshake_bytes_max``, ``handshake_ms_max``). An adapter whose first request may be
+  larger says so (``handshake_bytes_max``) and bounds what it keeps of it by itself.
 * Nothing here is ever called from another thread, nor while another call of the same adapter runs.
 
 Not here: what the engine offers and what it calls back (``engine/ports.py``), and the socket
@@ -45,13 +46,18 @@ Not here: what the engine offers and what it calls back (``engine/ports.py``), a
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.model.clock import Clock
 from penstock.model.ids import ConnectionId
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
+
+
+UNTAKEN_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Answers a peer may leave in our write buffer before it is not read any more. Above F14's limit,
+so that deliveries alone never pause a socket that also brings the acks they wait for."""
 
 
 class Peer(NamedTuple):
@@ -72,6 +78,11 @@ class Adapter(Protocol):
     @property
     def is_established(self) -> bool:
         """True once the handshake is done and the ordinary limits apply."""
+        ...
+
+    @property
+    def handshake_bytes_max(self) -> int | None:
+        """Bytes it may be given before it is established; None: as the listeners' settings say."""
         ...
 
     @property

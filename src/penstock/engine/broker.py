@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.engine.commit import Commits, PublisherReplies, SettlementBuffer
 from penstock.engine.connection import Connection, ConnectionOptions, Outlet
+from penstock.engine.content_budget import ContentBudget
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
@@ -101,6 +102,8 @@ class Engine:
         """What happened since the start; to be read only."""
         self._store = store
         self._chain = chain = FlowContext(clock, settings)
+        self.contents: Final = ContentBudget(chain.pool)
+        """Connections of all protocols in the midst of a publish, when room is short (D22)."""
         self._connections: dict[ConnectionId, Connection] = {}
         self._removal_watchers: list[Callable[[Topic], None]] = []
         # From here on everything is made of what is above it.

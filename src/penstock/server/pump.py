@@ -26,26 +26,24 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock.adapters.contract import Adapter, AdapterFactory, Peer
+from penstock.adapters.contract import UNTAKEN_BYTES_MAX, Adapter, AdapterFactory, Peer
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.server.listener import ConnectionLimit, MakeProtocol
 from penstock.server.turns import Turns
 from penstock.settings.broker import ListenerSettings
-from penstock.settings.declare import KIB, MIB
+from penstock.settings.declare import KIB
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
 
 logger = logging.getLogger(__name__)
 
-UNTAKEN_BYTES_MAX: Final = 2 * MIB
-"""Answers a peer may leave in our write buffer before it is not read any more. Above F14's limit,
-so that deliveries alone never pause a socket that also brings the acks they wait for."""
-
 ARRIVED_BYTES_MAX: Final = 64 * KIB
 """Bytes that wait for the turn; from then on the adapter gets them as they come."""
+
+HANDSHAKE_SETTING: Final = "listeners.handshake_bytes_max"
 
 CLOSE_MS_MAX: Final = 5_000
 """A peer that is being closed has this long to take the last bytes."""
@@ -288,9 +286,13 @@ class Pump(asyncio.Protocol):
 
     def _check_handshake(self) -> None:
         self._is_established = self._adapter.is_established
-        budget = self._context.settings.handshake_bytes_max
-        if not self._is_established and self.received_bytes > budget:
-            self._break_off(f"no handshake within {budget} bytes (listeners.handshake_bytes_max)")
+        if self._is_established:
+            return
+        limit, name = self._adapter.handshake_bytes_max, "the protocol's limit"
+        if limit is None:
+            limit, name = self._context.settings.handshake_bytes_max, HANDSHAKE_SETTING
+        if self.received_bytes > limit:
+            self._break_off(f"no handshake within {limit} bytes ({name})")
 
     def _arm(self) -> None:
         due_ms = self._adapter.next_deadline_ms()

@@ -79,6 +79,8 @@ class AmqpSettings:
 
 AT_LEAST_ONE: Final = (
     "default_topic_queues",
+    "frame_ms_max",
+    "strangers_bytes_max",
     "short_polling_ms",
     "suspend_ms_max",
     "pull_messages_max",
@@ -186,6 +188,11 @@ class RocketmqSettings:
         True, "Corrected offsets become messages of the topic OFFSET_MOVED_EVENT"
     )
     idle_ms_max: int = setting(120_000, "A connection that says nothing for this long is closed")
+    frame_ms_max: int = setting(10_000, "A frame that was begun must be complete after this")
+    strangers_bytes_max: int = setting(
+        32 * MIB,
+        "First requests of all connections that are not complete; beyond it the oldest is cut off",
+    )
 
     def __post_init__(self) -> None:
         if self.join:

@@ -79,6 +79,15 @@ class FrameBuffer:
         self._compact()
         return found
 
+    def peek(self, size: int) -> bytes:
+        """The next ``size`` bytes, or as many as there are; they stay."""
+        return bytes(self._buffer[self._start : self._start + size])
+
+    def clear(self) -> None:
+        """Forget what is not handed out."""
+        self._buffer = bytearray()
+        self._start = 0
+
     def take(self, size: int) -> bytes | None:
         """Exactly ``size`` raw bytes, or None while fewer are there; for handshakes."""
         if len(self) < size:

@@ -178,6 +178,8 @@ class FakeEngine:
 
 
 class FakeAdapter:
+    handshake_bytes_max: int | None = None
+
     def __init__(self, wake, is_established) -> None:
         self.wake = wake
         self.is_established = is_established

@@ -2,8 +2,9 @@
 
 import pytest
 
+from penstock.adapters.contract import UNTAKEN_BYTES_MAX
 from penstock.model.errors import InvariantBroken
-from penstock.server.pump import ARRIVED_BYTES_MAX, CLOSE_MS_MAX, UNTAKEN_BYTES_MAX
+from penstock.server.pump import ARRIVED_BYTES_MAX, CLOSE_MS_MAX
 from penstock.settings.flow import FlowSettings
 
 
@@ -125,6 +126,18 @@ def test_a_handshake_of_too_many_bytes_is_cut_off(scene):
     scene.factory.is_established = False
     pump = scene.connect(2)
     pump.data_received(b"x" * 16 * 1024)
+    scene.turns.turn()
+    assert not pump._transport.is_aborted
+    pump.data_received(b"x")
+    scene.turns.turn()
+    assert pump._transport.is_aborted
+
+
+def test_an_adapter_with_large_first_requests_has_a_limit_of_its_own(scene):
+    scene.factory.is_established = False
+    pump = scene.connect(2)
+    scene.factory.adapters[1].handshake_bytes_max = 17 * 1024
+    pump.data_received(b"x" * 17 * 1024)
     scene.turns.turn()
     assert not pump._transport.is_aborted
     pump.data_received(b"x")

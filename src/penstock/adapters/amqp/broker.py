@@ -20,9 +20,9 @@ from penstock.adapters.amqp.topology.limits import TopologyLimits
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
-from penstock.adapters.content_budget import ContentBudget, ContentShare
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
+from penstock.engine.content_budget import ContentShare
 from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
 from penstock.model.ids import ConnectionId
@@ -55,13 +55,11 @@ class AmqpBroker:
         """What vhosts counted that are dropped."""
         self.connections: Final[dict[ConnectionId, AmqpConnection]] = {}
         """Connections that live and have opened a virtual host."""
-        self.contents: Final = ContentBudget(engine.inflight_pool)
-        """Connections in the midst of a content, when room is short (D22)."""
         engine.counter_families.register(
             "amqp_content_waits",
             "Times a connection stopped in the midst of a publish for lack of room",
             "room",
-            self.contents.waits,
+            engine.contents.waits,
         )
         self.users: Final = Users(engine, is_guest_local=settings.amqp.is_guest_local)
         self.transactions: Final = TxBudget(
@@ -124,7 +122,7 @@ class AmqpBroker:
         """What a new connection keeps of contents that are not complete."""
         return ContentShare(
             name,
-            self.contents,
+            self.engine.contents,
             bytes_max=self.context.message_bytes_max,
             ms_max=self.settings.content_ms_max,
             wake=wake,

@@ -15,7 +15,7 @@ How a connection ends::
 Invariants: what happens on one channel never harms another; after our close only its answer is
 heard; everything is given back exactly once, at the first of close, error and loss.
 Bounds: channels by ``channel_max``; contents that are not complete by
-``adapters/content_budget.py``; replies that wait for the disk by ``amqp.answers_held_bytes_max``;
+``engine/content_budget.py``; replies that wait for the disk by ``amqp.answers_held_bytes_max``;
 unsent deliveries by F14. Not here: sockets (``server/pump.py``), shared state (``broker.py``), the
 table of states (``states.py``), what is checked on the way in (``handshake.py``).
 """
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.transactions import TxBudget
     from penstock.adapters.amqp.users import User, Users
-    from penstock.adapters.content_budget import ContentShare
     from penstock.engine.connection import Connection
+    from penstock.engine.content_budget import ContentShare
     from penstock.engine.pull import Pull, PullResult
     from penstock.engine.subscription.consumer import Consumer, Delivery
 
@@ -142,6 +142,9 @@ class AmqpConnection:
     channel says leaves in the order in which it was said. It knows no socket: bytes come by
     ``receive`` and leave by ``outgoing``.
     """
+
+    handshake_bytes_max = None
+    """As for every listener."""
 
     # More than thirty attributes: without slots each would be a look-up in a table.
     __slots__ = (

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.adapters.contract import Peer
+from penstock.adapters.rocketmq.remoting import FirstRequests
 from penstock.adapters.rocketmq.topics import TopicRegistry
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
@@ -104,6 +105,7 @@ class RocketmqBroker:
         """Where the broker listens; 0 when that listener is off."""
         self.name_server: Final = self.settings.join or name_server
         """``host:port`` of the name server that knows this broker; empty when there is none."""
+        self.first_requests: Final = FirstRequests(self.settings.strangers_bytes_max)
         self.timers: Final = Timers()
         self.connections: Final[dict[ConnectionId, RemotingPeer]] = {}
         """Broker connections that live."""

@@ -69,10 +69,17 @@ class RocketmqConnection(RemotingConnection):
         handlers: Mapping[int, Handler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, broker.clock, wake, idle_ms_max=broker.settings.idle_ms_max)
+        super().__init__(
+            peer,
+            broker.clock,
+            wake,
+            name=f"rocketmq-{connection_id} {peer}",
+            settings=broker.settings,
+            contents=broker.engine.contents,
+            first_requests=broker.first_requests,
+        )
         self.broker: Final = broker
         self.connection_id: Final = connection_id
-        self.name: Final = f"rocketmq-{connection_id} {peer}"
         self.born_host: Final = encode_host(peer.host, peer.port)
         """The client's address as messages carry it."""
         self.engine_connection: Final = broker.engine.connect(
@@ -83,6 +90,7 @@ class RocketmqConnection(RemotingConnection):
                 pending_publishes_max=broker.settings.pending_sends_max, is_fast_failing=True
             ),
         )
+        self.contents.connection = self.engine_connection
         self.sends: Final = SendHandler(self, self.engine_connection.open_channel())
         """What this connection publishes."""
         self._handlers = handlers
@@ -124,22 +132,34 @@ class RocketmqConnection(RemotingConnection):
 
     @property
     def is_reading(self) -> bool:
-        return self.engine_connection.may_read
+        if not self.engine_connection.may_read:
+            return False
+        return not self.contents.is_waiting or super().is_reading
 
     def receive(self, data: bytes) -> None:
+        if self.wants_close:
+            return
         self._feed(data)
         sends = self.sends
+        frames: list[bytes] = []
         try:
-            for frame in self._frames.frames():
+            frames = self._frames.frames()
+            for frame in frames:
                 send = parse_send(frame)
                 if send is not None:
                     sends.add(send)
+                    if not self.is_established:
+                        self._is_known()
                 else:
                     sends.flush()
                     self._serve(frame)
         except Malformed as problem:
             logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
+        else:
+            # Mostly nothing is left, and nothing was left before.
+            if self._frames or self._begun_ms is not None:
+                self._keep_rest(is_new=bool(frames))
         sends.flush()
 
     def closed(self, reason: str) -> None:
@@ -155,6 +175,7 @@ class RocketmqConnection(RemotingConnection):
             on_response(None)
         self._pulls.clear()
         self.sends.clear()
+        self._close_contents()
         self.engine_connection.close()
 
     # What the engine calls.
@@ -196,6 +217,8 @@ class RocketmqConnection(RemotingConnection):
             if on_response is not None:
                 on_response(command)
             return
+        if not self.is_established:
+            self._is_known()
         handler = self._handlers.get(command.code)
         if handler is None:
             self.fail(command, unknown_code(command.code))

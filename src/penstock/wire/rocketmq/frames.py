@@ -115,6 +115,34 @@ class RemotingFrames:
         """Take what the socket gave."""
         self._buffer.feed(data)
 
+    def clear(self) -> None:
+        """The peer is given up: what it sent is room for others."""
+        self._buffer.clear()
+
+    @property
+    def announced_bytes(self) -> int:
+        """Length of the next frame, as it says itself; 0 while that is not known."""
+        head = self._buffer.peek(4)
+        return int.from_bytes(head, "big") if len(head) == 4 else 0
+
+    def begun(self, bytes_min: int) -> Command | None:
+        """The head of an unfinished frame of ``bytes_min`` or more; None until it can be read.
+
+        Its body is empty. Raises ``Malformed`` when the frame is worth nothing.
+        """
+        head = self._buffer.peek(8)
+        if len(head) < 8:
+            return None
+        length, mark = _PREFIX.unpack(head)
+        if length < bytes_min:
+            return None
+        size = mark & 0xFFFFFF
+        if size > HEADER_BYTES_MAX:
+            raise Malformed(f"header of {size} bytes, limit {HEADER_BYTES_MAX}")
+        if len(self._buffer) < 8 + size:
+            return None
+        return decode(_LENGTH.pack(4 + size) + self._buffer.peek(8 + size)[4:])
+
     def frames(self, count_max: int = 1 << 30) -> list[bytes]:
         """Whole frames as they came, for ``parse_send`` and ``decode``."""
         try:

@@ -165,7 +165,7 @@ def test_a_content_larger_than_the_share_is_taken_in_all_the_same():
         peer.raw(data[at : at + 10_000])
     peer.turn()
     assert declared(peer).messages == 1
-    assert bench.broker.contents.drawn_bytes == 0
+    assert bench.engine.contents.drawn_bytes == 0
 
 
 def test_large_contents_of_many_connections_take_turns_when_the_pool_is_full():
@@ -198,5 +198,5 @@ def test_large_contents_of_many_connections_take_turns_when_the_pool_is_full():
             break
         assert moved, "nobody may read, for ever"
     assert declared(home).messages == 8
-    assert bench.broker.contents.drawn_bytes == 0
+    assert bench.engine.contents.drawn_bytes == 0
     assert bench.engine.inflight_pool.peak <= bench.engine.inflight_pool.bytes_max

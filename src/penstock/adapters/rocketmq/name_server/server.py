@@ -41,6 +41,7 @@ from penstock.wire.rocketmq.bodies import (
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.frames import HEADER_BYTES_MAX
 from penstock.wire.rocketmq.headers import I64, Header, TopicHeader, parse
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ NAME_SERVER: Final = "rocketmq"
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Some 40,000 topics of one broker."""
 
+REQUEST_BYTES_MAX: Final = 1024 * 1024
+"""A frame of anything but a registration: questions, and values of the key-value table."""
+
 _DEFLATED: Final = b"\x78"
 """How deflated bytes begin and JSON never does: brokers of 5.3 compress and say they did not."""
 
@@ -62,8 +66,6 @@ NameServerHandler = Callable[["NameServerConnection", Command], None]
 class NameServerConnection(RemotingConnection):
     """One client, or one broker that registers; satisfies ``adapters.contract.Adapter``."""
 
-    is_reading = True
-
     def __init__(
         self,
         peer: Peer,
@@ -71,23 +73,48 @@ class NameServerConnection(RemotingConnection):
         handlers: Mapping[int, NameServerHandler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, broker.clock, wake, idle_ms_max=broker.settings.idle_ms_max)
+        super().__init__(
+            peer,
+            broker.clock,
+            wake,
+            name=f"name server connection of {peer}",
+            settings=broker.settings,
+            contents=broker.engine.contents,
+            first_requests=broker.first_requests,
+            frame_bytes_max=4 + HEADER_BYTES_MAX + BODY_BYTES_MAX,
+        )
         self.broker: Final = broker
         self.on_close: Callable[[], None] = lambda: None
         self._handlers = handlers
+        self._is_size_checked = False
+        """The frame that is arriving is large, and may be."""
 
     def receive(self, data: bytes) -> None:
+        if self.wants_close:
+            return
         self._feed(data)
+        is_served = False
         try:
             while commands := self._frames.commands():
+                is_served = True
                 for command in commands:
                     if not command.is_response:
                         self._serve(command)
+            if is_served or not self._is_size_checked:
+                begun = self._frames.begun(REQUEST_BYTES_MAX + 1)
+                self._is_size_checked = begun is not None
+                if begun is not None:
+                    _check_size(begun, self._frames.announced_bytes)
         except Malformed as problem:
-            logger.warning("closing name server connection of %s: %s", self.peer, problem)
+            logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
+        else:
+            self._keep_rest(is_new=is_served)
 
     def _serve(self, command: Command) -> None:
+        _check_size(command, len(command.body))
+        if not self.is_established:
+            self._is_known()
         handler = self._handlers.get(command.code)
         try:
             if handler is None:
@@ -102,7 +129,18 @@ class NameServerConnection(RemotingConnection):
         """A broker that registered over it leaves the routes."""
         if not self.is_closed:
             self.is_closed = True
+            self._close_contents()
             self.on_close()
+
+
+def _check_size(command: Command, size_bytes: int) -> None:
+    """Raise ``Malformed`` for a frame, arriving or whole, that only a registration may have."""
+    if size_bytes > REQUEST_BYTES_MAX and command.code != RequestCode.REGISTER_BROKER:
+        raise Malformed(
+            f"request {command.code} of {size_bytes} bytes, limit {REQUEST_BYTES_MAX}; "
+            f"only a registration may have {BODY_BYTES_MAX}",
+            opaque=command.opaque,
+        )
 
 
 class NameServerFactory:

@@ -1,10 +1,11 @@
 """Publishes that are still arriving: whose bytes are kept, and who reads on when room is short.
 
-A content may be 128 MiB long and is kept until it is complete. What a connection keeps beyond a
-little is drawn from the in-flight pool (D22). When the pool is full, connections in the midst of a
-content stop reading and stand in line. If it is contents that fill it, the first in line reads on
-all the same, because nothing else would ever set those bytes free; it has ``ms_max`` to be done. If
-it is publishes that fill it, everybody waits until they are digested.
+A content may be 128 MiB long (a RocketMQ frame 16 MiB) and is kept until it is complete. What a
+connection keeps beyond a little is drawn from the in-flight pool (D22). When the pool is full,
+connections in the midst of a content stop reading and stand in line. If it is contents that fill
+it, the first in line reads on all the same, because nothing else would ever set those bytes free;
+it has ``ms_max`` to be done. If it is publishes that fill it, everybody waits until they are
+digested.
 
 Whoever stops so is held by ``Reason.ROOM``, and the flow map names the connection that has the
 room: the one whose content takes most of it, or the first in line if all that have some wait.

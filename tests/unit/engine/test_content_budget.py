@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.content_budget import FREE_BYTES, ContentBudget, ContentShare
+from penstock.engine.content_budget import FREE_BYTES, ContentBudget, ContentShare
 from penstock.flow.budgets import BytesPool
 
 MIB = 1 << 20
