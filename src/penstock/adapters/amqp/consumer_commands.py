@@ -132,7 +132,7 @@ def get(channel: AmqpChannel, method: Get) -> None:
             "settled; no more before half of them are (flow.unacked_consumer_max)"
         )
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-    taken = getter.subscription.take(getter.consumer, 1)
+    taken = getter.subscription.take(getter.consumer, 1, is_strict=True)
     again = int(bool(taken) and taken[0].is_redelivered)
     for counters in (consumers.counters, queue.counters):
         counters.got(len(taken), again, is_no_ack=is_no_ack)

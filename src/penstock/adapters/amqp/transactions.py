@@ -8,7 +8,7 @@ means that messages are delivered again, never that one is lost.
 commit-ok leaves when everything is durable. A publish that is refused at the commit (a full queue
 that rejects, a disk that does not take it) makes the channel fail, because part of it is done:
 ``PRECONDITION_FAILED - partial tx completion``, RabbitMQ's words. A rollback forgets; what the
-consumers had stays with them, unsettled.
+consumers had stays with them, unsettled. ``expiration`` counts from the commit.
 
 Bound: what waits has room in the pool (``TxBudget``), a connection at most its share of it
 (``flow.connection_bytes_max``); what does not fit is refused with 406, and the channel with it.
@@ -70,7 +70,8 @@ class Transaction:
         self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
     ) -> None:
         self._charge(sum([len(each.origin) for each in records]) + PUBLICATION_BYTES * len(records))
-        self._publishes.append(TxPublish(head, route, records))
+        now_ms = self._channel.context.clock.wall_ms()
+        self._publishes.append(TxPublish(head, route, records, now_ms))
 
     def hold_ack(self, apply: Callable[[], None], undo: Callable[[], None] = lambda: None) -> None:
         """A settlement came in: done at the commit, undone by a rollback."""
@@ -91,6 +92,9 @@ class Transaction:
         acks, self._acks = self._acks, []
         self._release()
         self._serial += 1
+        now_ms = self._channel.context.clock.wall_ms()
+        for held in publishes:
+            held.begin_life(now_ms)
         fits = self._fits(publishes)
         open_publishes = sum([publish(held) for held in publishes])
         # Behind the publishes: what comes back of them leaves before commit-ok.
@@ -170,6 +174,15 @@ class TxPublish(NamedTuple):
     route: ExchangeRoute | None
     """None = a direct reply."""
     records: list[Record]
+    arrived_ms: int
+    """Wall time."""
+
+    def begin_life(self, now_ms: int) -> None:
+        """Published by the commit: a time to live counts from there."""
+        waited_ms = now_ms - self.arrived_ms
+        for record in self.records if waited_ms > 0 else ():
+            if record.expire_ms:
+                record.reshape(expire_ms=record.expire_ms + waited_ms)
 
 
 class TxAck(NamedTuple):

@@ -9,7 +9,8 @@ delivered is dealt with here: settled with its cause (expired, corrupt, unwanted
 A message expires at the head of its subscription only: either it is about to be delivered, or it
 has been the next one for long enough. Whichever comes first of its own ``expire_ms`` and the
 topic's time to live counts. The moment is wall time in the record and becomes monotonic when it is
-armed (D14).
+armed (D14). Consumers that wait get a message, however short its life (``offered_upto``); for
+one that asks, and so comes after it was published, its time may be up (``is_strict``: basic.get).
 
 Invariant: an offset that leaves ``redelivery.ready`` or the unread here is afterwards in a returned
 delivery, settled, or delayed.
@@ -62,7 +63,8 @@ class Picker:
     """
 
     __slots__ = (
-        "_honours_delay", "_host", "_is_owner", "dead_letters", "filter", "lost", "skipped",
+        "_honours_delay", "_host", "_is_owner", "dead_letters", "filter", "is_strict", "lost",
+        "skipped",
     )  # fmt: skip
 
     def __init__(self, host: Host, options: SubscriptionOptions) -> None:
@@ -70,6 +72,8 @@ class Picker:
         self.filter = options.filter
         self._honours_delay = options.mode.honours_delay
         self._is_owner = options.holds_data
+        self.is_strict = False
+        """True while somebody asks outside the round to whom no message is new."""
         self.dead_letters = 0
         self.lost = 0
         """Records that could not be read (P7)."""
@@ -294,6 +298,8 @@ class Picker:
         self, cursor: QueueCursor, entry: IndexEntry, record: Record, now_ms: int
     ) -> bool:
         expire_ms = expires_ms(entry, record, cursor.queue.topic.policy.message_ttl_ms)
+        if self.is_strict:
+            return 0 < expire_ms <= now_ms
         return 0 < expire_ms < now_ms and entry[1] < cursor.offered_upto
 
     def _wanted(self, cursor: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:

@@ -355,12 +355,19 @@ class Subscription:
 
     # Consumers that ask by themselves
 
-    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
-        """Hand over at once, beside demand, returning the list instead of calling the outlet."""
+    def take(
+        self, consumer: Consumer, messages_max: int, *, is_strict: bool = False
+    ) -> list[Delivery]:
+        """Hand over at once, beside demand, returning the list instead of calling the outlet.
+
+        ``is_strict``: nothing whose time is up by now, offered to consumers or not.
+        """
         taken: list[Delivery] = []
         for cursor in () if self.is_deleting else self._cursors:
             if len(taken) < messages_max and consumer.takes_from(cursor.queue_id):
+                self._picker.is_strict = is_strict
                 taken += self._pipeline.take(cursor, consumer, messages_max - len(taken))
+                self._picker.is_strict = False
         self._changed()
         return taken
 

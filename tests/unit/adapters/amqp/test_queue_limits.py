@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack, Qos
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetEmpty, Nack, Publish, Qos
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
@@ -106,6 +107,29 @@ def test_no_time_to_live_is_enough_for_a_consumer_that_waits(bench, client, is_b
     assert ready(bench) == 0
     client.take()
     assert drained(client, "dead") == [(b"late", "expired")]
+
+
+@pytest.mark.parametrize("is_by_queue", [True, False])
+@pytest.mark.parametrize("has_consumer", [True, False])
+def test_no_time_to_live_is_not_enough_for_a_get(bench, client, is_by_queue, has_consumer):
+    if is_by_queue:
+        limited(client, x_message_ttl=0)
+    else:
+        limited(client)
+    if has_consumer:
+        # One that has what it can take: whoever asks is not given what it could not have.
+        client.open(2)
+        client.call(2, Qos(prefetch_count=1))
+        client.call(2, Consume(queue="q"))
+        put(client, b"taken")
+    properties = encode_properties(Properties(expiration=None if is_by_queue else "0"))
+    # In one piece, and within a millisecond.
+    publish = method_frame(1, Publish(0, "", "q")) + content_frames(1, properties, b"x", 4096)
+    client.raw(publish + method_frame(1, Get(queue="q")))
+    client.turn()
+    assert isinstance(client.answer(1), GetEmpty)
+    client.take()
+    assert drained(client, "dead") == [(b"x", "expired")]
 
 
 def test_the_oldest_make_room_and_are_dead_letters_in_order(client):

@@ -21,6 +21,7 @@ from penstock.wire.amqp.methods.channel import (
     TxSelect,
     TxSelectOk,
 )
+from penstock.wire.amqp.properties import Properties, encode_properties
 
 
 def test_a_commit_or_rollback_needs_a_select(peer):
@@ -40,6 +41,19 @@ def test_publishes_wait_for_the_commit(bench, peer):
     assert bench.bodies(topic) == []
     assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
     assert bench.bodies(topic) == [b"a", b"b"]
+
+
+def test_a_time_to_live_counts_from_the_commit(bench, peer):
+    durable_topic(peer)
+    peer.call(1, TxSelect())
+    for body in (b"a", b"b"):
+        peer.publish(1, "", "q", body, encode_properties(Properties(expiration="1000")))
+    bench.advance(1500)
+    assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
+    bench.advance(900)
+    assert isinstance(peer.call(1, Get(queue="q")), GetOk)
+    bench.advance(200)
+    assert isinstance(peer.call(1, Get(queue="q")), GetEmpty)
 
 
 def test_a_rollback_forgets_publishes(bench, peer):
