@@ -11,6 +11,7 @@ what the broker itself allows to be unsettled, whatever the demand.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, Protocol
 
 UNLIMITED: Final = (1 << 62) - 1
@@ -39,7 +40,7 @@ class Demand(Protocol):
 
 
 class Unlimited:
-    """Takes everything: basic.consume without acks, a reader inside the broker."""
+    """Takes everything: basic.get, a reader inside the broker."""
 
     __slots__ = ("wake",)
 
@@ -63,7 +64,8 @@ class Unlimited:
 # Who grants: the client, once, with ``basic.qos``. Who spends: the dispatcher. Who stops: the
 # consumer at its own window; all consumers of the channel at the shared one. What wakes it: a
 # settlement; when it opens the shared window, every consumer that was refused because of it is
-# woken, not only the one whose message was settled (no lost wake-up, law 4).
+# woken, not only the one whose message was settled (no lost wake-up, law 4), in the order in which
+# they were served last: so queues take turns (law 5).
 #
 # A ``Window`` is one consumer's (global=0); a ``ChannelWindow`` is shared (global=1) and counts
 # from the start, so that setting it later also counts what is already unsettled. 0 = unlimited.
@@ -73,10 +75,12 @@ class Unlimited:
 class ChannelWindow:
     """The window all consumers of one channel share."""
 
-    __slots__ = ("_starved", "count", "unsettled")
+    __slots__ = ("_starved", "count", "served", "unsettled")
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
+        self.served = 0
+        """How often one of its consumers was given something."""
         self.unsettled = 0
         """Delivered to its consumers, who add to it themselves, and not settled."""
         # Asked and got nothing since the window closed: bounded by the consumers of the channel.
@@ -108,7 +112,8 @@ class ChannelWindow:
     def _wake_starved(self) -> None:
         if self.available_messages() <= 0:
             return
-        starved = list(self._starved)
+        # Whoever is woken first may take all there is.
+        starved = sorted(self._starved, key=attrgetter("served"))
         self._starved.clear()
         for window in starved:
             if window.wake is not None:
@@ -118,12 +123,14 @@ class ChannelWindow:
 class Window:
     """One consumer's window, inside the window of its channel if it has one."""
 
-    __slots__ = ("channel", "count", "unsettled", "wake")
+    __slots__ = ("channel", "count", "served", "unsettled", "wake")
 
     def __init__(self, count: int = 0, channel: ChannelWindow | None = None) -> None:
         self.count = count
         self.channel = channel
         self.unsettled = 0
+        self.served = 0
+        """When it was given something last, in the channel's counting."""
         self.wake: Callable[[], None] | None = None
 
     def available_messages(self) -> int:
@@ -143,8 +150,10 @@ class Window:
 
     def taken(self, messages: int, _size_bytes: int = 0, /) -> None:
         self.unsettled += messages
-        if self.channel is not None:
-            self.channel.unsettled += messages
+        channel = self.channel
+        if channel is not None:
+            channel.unsettled += messages
+            self.served = channel.served = channel.served + 1
 
     def returned(self, messages: int, _size_bytes: int = 0, /) -> None:
         was_shut = self.unsettled >= self.count > 0

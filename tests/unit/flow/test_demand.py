@@ -1,5 +1,7 @@
 """Demand as prefetch (F10) and permits (F11)."""
 
+from functools import partial
+
 import pytest
 
 from penstock.flow.demand import UNLIMITED, ChannelWindow, Demand, Permits, Unlimited, Window
@@ -22,6 +24,28 @@ def test_without_a_limit_everything_is_taken(demand):
     assert demand.available_messages() == UNLIMITED
     assert demand.available_bytes() == UNLIMITED
     demand.returned(10**6, 10**9)
+
+
+def test_who_was_served_last_is_woken_last_when_the_channel_window_opens():
+    channel = ChannelWindow(1)
+    order = []
+    windows = {name: Window(0, channel) for name in "abc"}
+    for name, window in windows.items():
+        window.wake = partial(order.append, name)
+    for name in "ab":
+        windows[name].taken(1)
+        windows[name].returned(1)
+    windows["c"].taken(1)
+    for window in windows.values():
+        assert window.available_messages() == 0
+    windows["c"].returned(1)
+    assert order == ["a", "b", "c"]
+    order.clear()
+    windows["a"].taken(1)
+    for window in windows.values():
+        assert window.available_messages() == 0
+    windows["a"].returned(1)
+    assert order == ["b", "c", "a"]
 
 
 def test_a_window_counts_unsettled_messages():

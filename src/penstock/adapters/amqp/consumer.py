@@ -3,7 +3,8 @@
 ``ChannelConsumers`` is the receiving half of a channel: consumers by tag, the ledger of delivery
 tags, the two windows of basic.qos, and the silent consumers of basic.get. Each consumer is one of
 the engine's and its own outlet, so a list of deliveries finds its way without a look-up; it leaves
-as one piece of bytes. Its ``demand`` is its window inside the channel's (F10); none without acks.
+as one piece of bytes. Its ``demand`` is its window inside the channel's (F10). Without acks it has
+none of its own and leaves the channel's as it is, but waits while others have it full.
 
 F14: what the socket has not taken is counted by the engine when it hands a list over, against the
 connection's ``UnsentLimit``; ``AmqpConnection.flushed`` gives it back and ``ChannelConsumers.wake``
@@ -431,12 +432,12 @@ class BasicConsumer(AttachedConsumer):
     def start(self) -> None:
         """Take messages from now on."""
         self.is_active = self.subscription.options.mode is not Mode.SINGLE_ACTIVE
-        demand: Demand = Unlimited()
+        count = 0
         if not self.is_no_ack:
             count = self.prefetch_count or (QUORUM_PREFETCH if self.is_counted else 0)
-            demand = self.window = Window(count, self.consumers.window)
+        self.window = Window(count, self.consumers.window)
         self.attach(
-            demand,
+            self.window,
             f"{self.channel.connection.name} ({self.channel.number}) {self.tag}",
             priority=self.priority,
             is_auto_settled=self.is_no_ack,

@@ -19,7 +19,7 @@ from penstock.wire.amqp.methods.basic import (
     QosOk,
 )
 from penstock.wire.amqp.methods.method import Method
-from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
+from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk, Delete
 
 
 @pytest.fixture
@@ -412,14 +412,54 @@ def test_a_later_qos_without_global_lifts_it_too() -> None:
     assert came(peer) == {"a": 8}
 
 
-def test_consumers_without_acks_and_get_know_no_window() -> None:
+def test_get_knows_no_window() -> None:
     peer = peer_with(10)
     limit(peer, 1, is_global=True)
     consume(peer, "held")
     assert came(peer) == {"held": 1}
     assert isinstance(peer.call(1, Get(queue="q")), GetOk)
+
+
+def test_the_channel_window_holds_consumers_without_acks_while_others_fill_it() -> None:
+    peer = peer_with(10)
+    limit(peer, 1, is_global=True)
+    consume(peer, "held")
+    assert came(peer) == {"held": 1}
     consume(peer, "free", is_no_ack=True)
-    assert came(peer) == {"free": 8}
+    assert came(peer) == {}
+    peer.call(1, Cancel("held"))
+    peer.send(1, Ack(1))
+    assert came(peer) == {"free": 9}
+
+
+def test_consumers_without_acks_do_not_fill_the_channel_window() -> None:
+    peer = peer_with(3)
+    limit(peer, 1, is_global=True)
+    consume(peer, "free", is_no_ack=True)
+    assert came(peer) == {"free": 3}
+    consume(peer, "held")
+    for number in range(2):
+        peer.publish(1, "", "q", b"%d" % number)
+    assert sum(came(peer).values()) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_channel_window_is_fair_over_queues(count: int) -> None:
+    peer = peer_with(0)
+    limit(peer, count, is_global=True)
+    for name in ("a", "b", "c"):
+        peer.call(1, Declare(queue=name))
+        peer.call(1, Bind(queue=name, exchange="amq.fanout"))
+        peer.call(1, Consume(queue=name, consumer_tag=name))
+    for _ in range(100):
+        peer.publish(1, "amq.fanout", "", b"x")
+    total = came(peer)
+    for tag in range(1, 91):
+        peer.send(1, Ack(tag))
+        for name, more in came(peer).items():
+            total[name] = total.get(name, 0) + more
+    assert sum(total.values()) == 90 + count
+    assert all(total.get(name, 0) >= 29 for name in "abc"), total
 
 
 def test_what_is_taken_by_hand_does_not_fill_the_window() -> None:
