@@ -166,8 +166,8 @@ class Commits:
             messages += len(batch.publications)
             if batch.has_keys:
                 self._note_keys(batch)
-            if is_transient(batch):
-                batch.is_confirmed = True
+            if not batch.is_answered and is_transient(batch):
+                batch.is_answered = True
                 self._replies.confirm(batch.channel, batch.publications)
         self.unsynced_messages += messages
         self.appended_messages += messages
@@ -193,7 +193,8 @@ class Commits:
             refusal = self._fail(problem)
         for batch in frame.batches:
             self._give_back(batch)
-            self._replies.refuse(batch.channel, batch.publications, refusal)
+            if not batch.is_answered:
+                self._replies.refuse(batch.channel, batch.publications, refusal)
 
     # The sync.
 
@@ -232,7 +233,7 @@ class Commits:
             for batch in frame.batches:
                 self._give_back(batch)
                 self.unsynced_messages -= len(batch.publications)
-                if not batch.is_confirmed:
+                if not batch.is_answered:
                     self._replies.confirm(batch.channel, batch.publications)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
@@ -250,7 +251,7 @@ class Commits:
             for batch in frame.batches:
                 self._give_back(batch)
                 self.unsynced_messages -= len(batch.publications)
-                if not batch.is_confirmed:
+                if not batch.is_answered:
                     self._replies.refuse(batch.channel, batch.publications, self.failure)
         self.asked, self.armed = [], []
         self._chain.request_turn()

@@ -14,8 +14,9 @@ After the append transient publishes are confirmed, after the sync the rest, and
 comes back (``commit.py``).
 
 Refusals are made before anything is stored (law 6) and told at the end of the turn, in one list per
-channel. Nothing is waited for inside: a channel that cannot go on is skipped, and whatever made it
-stop asks for a turn when it passes (law 4).
+channel. A full queue refuses for itself: the others of a fan-out take the message. Nothing is
+waited for inside: a channel that cannot go on is skipped, and whatever made it stop asks for a turn
+when it passes (law 4).
 
 Fairness (law 5): every channel with work gets its equal part of the turn first, at least one
 publish, and only then the rest of the turn goes to those who have more; a queue takes newcomers
@@ -35,7 +36,7 @@ from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Publication
 from penstock.engine.publish_batch import BatchKind, PublishBatch, publish_batches
 from penstock.engine.statistics import EngineCounters
-from penstock.engine.topic import Hold, Overflow, Queue, TopicLimits, too_large
+from penstock.engine.topic import Hold, Overflow, Queue, too_large
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BufferPool
 from penstock.flow.credit import Stage
@@ -160,13 +161,15 @@ class PublishPipeline:
             self._retire_if_done(channel)
         for batch in self._frame_builder.take_all():
             batch.channel.finished(len(batch.publications), batch.charge)
-            self._replies.refuse(batch.channel, batch.publications, refusal)
+            if not batch.is_answered:
+                self._replies.refuse(batch.channel, batch.publications, refusal)
 
     def remove(self, queue: Queue) -> None:
         """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
         for batch in self._frame_builder.remove(queue):
             batch.channel.finished(len(batch.publications), batch.charge)
-            self._replies.unroutable(batch)
+            if not batch.is_answered:
+                self._replies.unroutable(batch)
 
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
@@ -228,8 +231,10 @@ class PublishPipeline:
             return None
         for publication, refusal in result.refused:
             self._refuse(channel, batch.part([publication], queues), refusal)
-        if result.admitted is not None:
-            self._hand_over(channel, result.admitted)
+        for publication, refusal in result.refused_in_part:
+            self._replies.refuse(channel, [publication], refusal)
+        for admitted in result.admitted:
+            self._hand_over(channel, admitted)
         if result.hold is not None and result.rest is not None:
             overdue = self._admission.overdue(channel, result.hold, result.rest)
             if overdue is None:
@@ -359,8 +364,12 @@ def _fitting(batch: PublishBatch[Queue], count_max: int, size_max: int) -> int:
 class AdmissionResult(msgspec.Struct):
     """What becomes of a batch that is not simply let in."""
 
-    admitted: PublishBatch[Queue] | None = None
-    refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
+    admitted: list[PublishBatch[Queue]] = []
+    """One for each change of targets, in order."""
+    refused: list[tuple[Publication, Refusal]] = []
+    """By all queues: they are stored nowhere."""
+    refused_in_part: list[tuple[Publication, Refusal]] = []
+    """By full queues: they are admitted to the others, and answered already."""
     hold: Hold | None = None
     rest: PublishBatch[Queue] | None = None
     """What is held; set exactly when ``hold`` is."""
@@ -370,7 +379,8 @@ class Admission:
     """May this publish in now? Asked by the channel before anything is stored (law 6).
 
     Three answers: yes; no (a refusal, told to the publisher); not yet (a hold, bounded by
-    ``hold_ms_max``, D23). A publish for several queues is admitted to all of them or to none. A
+    ``hold_ms_max``, D23). A publish for several queues is admitted to those that are not full, and
+    refused if one that rejects is (as in RabbitMQ); for every other reason to all or to none. A
     protocol that fails fast is refused at once where another one would be held.
     """
 
@@ -410,7 +420,9 @@ class Admission:
         if is_free:
             return None
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
-        return self._rule(batch, queues, limited)
+        for limits in limited:
+            limits.begin(self._turn, self._clock.wall_ms())
+        return self._rule(batch, queues)
 
     def overdue(self, channel: Channel, hold: Hold, batch: PublishBatch[Queue]) -> Refusal | None:
         """The refusal for a held batch that may not wait (any longer); None = let it wait."""
@@ -434,48 +446,61 @@ class Admission:
         if held_ms_max:
             yield channel.inbox[0].arrived_ms + held_ms_max
 
-    def _rule(
-        self, batch: PublishBatch[Queue], queues: tuple[Queue, ...], limited: list[TopicLimits]
-    ) -> AdmissionResult:
+    def _rule(self, batch: PublishBatch[Queue], queues: tuple[Queue, ...]) -> AdmissionResult:
         result = AdmissionResult()
         now_ms = self._clock.monotonic_ms()
-        wall_ms = self._clock.wall_ms()
-        for limits in limited:
-            limits.begin(self._turn, wall_ms)
-        admitted: list[Publication] = []
+        runs: list[tuple[tuple[Queue, ...], list[Publication]]] = []
         for number, publication in enumerate(batch.publications):
-            answer = self._judge_one(publication.record, queues, limited, now_ms)
+            record = publication.record
+            answer, targets = self._judge_one(record, queues, now_ms)
             if isinstance(answer, Hold):
                 result.hold = answer
                 result.rest = batch.part(batch.publications[number:], queues)
                 break
-            if answer is None:
-                admitted.append(publication)
-                for limits in limited:
-                    limits.admit(publication.record, now_ms)
-            else:
-                result.refused.append((publication, answer))
+            if answer is not None:
+                refused = result.refused_in_part if targets else result.refused
+                refused.append((publication, answer))
                 if answer.kind is RefusalKind.LENGTH_LIMIT:
-                    self._dead_letter(publication.record, queues, now_ms)
-        if admitted:
-            result.admitted = batch.part(admitted, queues)
+                    self._dead_letter(record, queues, now_ms)
+            if targets:
+                for queue in targets:
+                    if queue.topic.limits is not None:
+                        queue.topic.limits.admit(record, now_ms)
+                if not runs or runs[-1][0] != targets:
+                    runs.append((targets, []))
+                runs[-1][1].append(publication)
+        for targets, publications in runs:
+            part = batch.part(publications, targets)
+            part.is_answered = targets != queues
+            result.admitted.append(part)
         return result
 
     def _judge_one(
-        self,
-        record: Record,
-        queues: tuple[Queue, ...],
-        limited: list[TopicLimits],
-        now_ms: int,
-    ) -> Refusal | Hold | None:
+        self, record: Record, queues: tuple[Queue, ...], now_ms: int
+    ) -> tuple[Refusal | Hold | None, tuple[Queue, ...]]:
+        """What speaks against a publish, and the queues that take it now."""
         size = len(record.origin)
         if size > self._message_bytes_max:
-            return too_large(queues[0].topic, size, self._message_bytes_max)
-        answers = [limits.judge(record, now_ms) for limits in limited]
-        for answer in answers:
+            return too_large(queues[0].topic, size, self._message_bytes_max), ()
+        full: dict[Queue, Refusal] = {}
+        hold: Hold | None = None
+        for queue in queues:
+            limits = queue.topic.limits
+            answer = None if limits is None else limits.judge(record, now_ms)
             if isinstance(answer, Refusal):
-                return answer
-        return next((answer for answer in answers if answer is not None), None)
+                if answer.kind is not RefusalKind.LENGTH_LIMIT:
+                    return answer, ()
+                full[queue] = answer
+            else:
+                hold = hold or answer
+        if len(full) == len(queues):
+            return next(iter(full.values())), ()
+        if hold is not None:
+            # It waits for those that will take it: what the full ones say then is what counts.
+            return hold, ()
+        if not full:
+            return None, queues
+        return next(iter(full.values())), tuple([each for each in queues if each not in full])
 
     def _dead_letter(self, record: Record, queues: tuple[Queue, ...], now_ms: int) -> None:
         """Dead letters of those that are full; the others refuse nothing by themselves."""

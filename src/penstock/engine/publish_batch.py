@@ -70,8 +70,9 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
     """True when some of it can be looked up by key."""
     is_run: bool = False
     """True when all of its records share one shape object and have origins of one size."""
-    is_confirmed: bool = False
-    """True when its confirm did not wait for the sync (P1)."""
+    is_answered: bool = False
+    """True when its publisher was told already: confirmed without the sync (P1), or refused by
+    another queue than those it goes to."""
 
     def __len__(self) -> int:
         return len(self.publications)

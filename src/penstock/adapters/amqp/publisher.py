@@ -310,9 +310,10 @@ class Confirms:
 
     From confirm.select on, publishes are numbered from 1. An ack says "as safe as it was asked
     for": persistent ones are durable, transient ones stored, unroutable ones dropped (they have no
-    queue to be lost from). A nack says "not stored": a full queue that rejects, a hold that lasted
-    too long, a disk that refused. What was answered in one turn leaves as one cumulative ack where
-    that is true of all before it, and singly where it is not (sheet 3.6).
+    queue to be lost from). A nack says "not stored": a full queue that rejects (others of a
+    fan-out may have it), a hold that lasted too long, a disk that refused. What was answered in one
+    turn leaves as one cumulative ack where that is true of all before it, and singly where it is
+    not (sheet 3.6).
 
     Invariant: each publish is answered once; what was published before the select never is.
     Bound: the open ones are bounded by what the engine holds of the connection (F9).

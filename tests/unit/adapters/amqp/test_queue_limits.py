@@ -179,7 +179,7 @@ def test_a_hold_ends_in_a_nack(bench, client):
 
 
 def test_of_a_fan_out_only_the_full_queue_has_a_dead_letter(client):
-    """Refused by one is refused by all: those with room have nothing to bury."""
+    """Refused by one, stored in the others: those with room have nothing to bury."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     roomy = {"x-max-length": 5, "x-overflow": "reject-publish-dlx", **LETTERS}
     client.call(1, Declare(queue="full", arguments=full))
@@ -190,4 +190,28 @@ def test_of_a_fan_out_only_the_full_queue_has_a_dead_letter(client):
         client.publish(1, "amq.fanout", "", body)
     client.turn()
     assert drained(client, "dead") == []
-    assert [body for body, _ in drained(client, "roomy")] == [b"1"]
+    assert [body for body, _ in drained(client, "roomy")] == [b"1", b"2", b"3"]
+
+
+def test_a_fan_out_with_one_full_queue_is_nacked_and_stored_in_the_others_in_order(client):
+    client.call(1, Declare(queue="plain", is_durable=True))
+    client.call(1, Declare(queue="short", is_durable=True, arguments={"x-max-length": 3}))
+    strict = {"x-max-length-bytes": 3, "x-overflow": "reject-publish-dlx", **LETTERS}
+    client.call(1, Declare(queue="strict", is_durable=True, arguments=strict))
+    for name in ("plain", "short", "strict"):
+        client.call(1, Bind(0, name, "amq.fanout"))
+    for body in (b"a", b"too much", b"b", b"cc", b"c", b"d"):
+        client.publish(1, "amq.fanout", "", body, encode_properties(Properties(delivery_mode=2)))
+    client.turn()
+    is_acked = {}
+    for method in [each.method for each in client.take()]:
+        tag = method.delivery_tag
+        for each in range(1, tag + 1) if method.is_multiple else (tag,):
+            is_acked.setdefault(each, isinstance(method, Ack))
+    assert is_acked == {1: True, 2: False, 3: True, 4: False, 5: True, 6: False}
+    assert [body for body, _ in drained(client, "plain")] == [
+        b"a", b"too much", b"b", b"cc", b"c", b"d",
+    ]  # fmt: skip
+    assert [body for body, _ in drained(client, "short")] == [b"cc", b"c", b"d"]
+    assert [body for body, _ in drained(client, "strict")] == [b"a", b"b", b"c"]
+    assert [body for body, _ in drained(client, "dead")] == [b"too much", b"cc", b"d"]

@@ -4,13 +4,14 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.engine.topic import FanoutRoute, Overflow, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.reason import Reason
 from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+from penstock.testing.storage import FaultKind
 
 
 @pytest.fixture
@@ -261,3 +262,53 @@ def test_a_channel_closed_while_held_takes_its_held_publishes_with_it(bench):
     bench.settle()
     assert bench.bodies(topic) == [b"a"]
     assert bench.engine.statistics().inflight_bytes == 0
+
+
+def rejecting_fan_out(bench):
+    """A publish for a full queue that rejects and for a free one."""
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.REJECT))
+    free = bench.topic("free")
+    bench.reader(full)
+    bench.publish(bench.channel(), full, b"first")
+    bench.settle()
+    bench.outlet.clear()
+    return full, free, FanoutRoute((full.queues[0], free.queues[0]))
+
+
+def test_a_fan_out_is_refused_by_the_full_queue_and_stored_in_the_other(bench):
+    full, free, route = rejecting_fan_out(bench)
+    channel = bench.channel()
+    tokens = bench.publish(channel, route, b"a", b"b")
+    bench.settle()
+    assert [token for token, _ in bench.outlet.refusals] == tokens
+    assert set(bench.refusal_kinds) == {RefusalKind.LENGTH_LIMIT}
+    assert bench.outlet.confirmed_tokens == []
+    assert (bench.bodies(full), bench.bodies(free)) == ([b"first"], [b"a", b"b"])
+    assert channel.connection.bytes_held == 0
+    assert bench.engine.statistics().inflight_bytes == 0
+
+
+def test_a_fan_out_refused_in_part_has_one_answer_whatever_becomes_of_the_rest(bench):
+    _, free, route = rejecting_fan_out(bench)
+    channel = bench.channel()
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    tokens = bench.publish(channel, route, b"a")
+    bench.settle()
+    assert [token for token, _ in bench.outlet.refusals] == tokens
+    assert bench.bodies(free) == []
+    assert channel.connection.bytes_held == 0
+
+
+def test_a_fan_out_waits_for_the_queue_that_holds_before_the_full_one_refuses_it(bench):
+    full, _, _ = rejecting_fan_out(bench)
+    holding = bench.topic("holding", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    reader = bench.reader(holding)
+    channel = bench.channel()
+    bench.publish(channel, holding, b"there")
+    (token,) = bench.publish(channel, FanoutRoute((full.queues[0], holding.queues[0])), b"a")
+    bench.settle()
+    assert bench.outlet.refusals == []
+    reader.settle_upto(holding.queues[0].queue_id, 1)
+    bench.settle()
+    assert [each for each, _ in bench.outlet.refusals] == [token]
+    assert bench.bodies(holding) == [b"there", b"a"]
