@@ -376,6 +376,11 @@ class Engine:
         """True when a turn would move something now."""
         return self._chain.is_turn_requested
 
+    @property
+    def is_making_room(self) -> bool:
+        """True while some topic may have more than its limit, or dead letters are on their way."""
+        return self._turns.is_making_room
+
     def turn(self) -> None:
         self._turns.run()
 

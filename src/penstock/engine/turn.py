@@ -154,6 +154,17 @@ class TurnRunner:
         elif not chain.is_turn_requested:
             chain.is_turn_requested = self._can_move()
 
+    @property
+    def is_making_room(self) -> bool:
+        """True while a topic may be above a limit, or dead letters are not stored."""
+        if self._overfull or self._dead_letters.waiting:
+            return True
+        evicting = self._registry.evicting
+        return bool(evicting) and any(
+            cast("Queue", each.lead_queue).topic.name in evicting
+            for each in self._dispatch_queue.woken
+        )
+
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""
         journal, commits, housekeeping = self._chain.journal, self._commits, self._housekeeping

@@ -2,7 +2,9 @@
 
 RabbitMQ handles publishes and commands in order. Here a publish reaches its queues in the engine's
 next turn, so a command that counts or drops messages waits for that turn. What is held, by an alarm
-or a full queue, is not waited for; neither is more than a few turns' worth.
+or a full queue, is not waited for; neither is more than a few turns' worth. The same goes for what
+this connection gave back to a queue with a limit: what is too much is gone, and its dead letters
+are stored, before a command looks.
 
 A queue that is being deleted, and has dead letters to route first, is waited for by whoever deleted
 it, and by whoever looks for it: then it is gone.
@@ -34,6 +36,7 @@ from penstock.wire.amqp.methods.queue import Declare, Delete, Purge
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel, Connection
@@ -71,6 +74,8 @@ class CommandTarget(Protocol):
     @property
     def channels(self) -> Mapping[int, AmqpChannel]: ...
     @property
+    def context(self) -> AmqpContext: ...
+    @property
     def vhost(self) -> VirtualHost: ...
     @property
     def engine_connection(self) -> Connection: ...
@@ -100,6 +105,7 @@ class CommandQueue:
         "_inflow",
         "_since_ms",
         "_turns_left",
+        "has_requeued",
         "is_waiting",
     )
 
@@ -110,6 +116,8 @@ class CommandQueue:
         self._turns_left = TURNS_MAX
         self._since_ms = 0
         self._awaited: AmqpQueue | None = None
+        self.has_requeued = False
+        """True since messages went back to a queue with a limit, until somebody looked."""
         self.is_waiting = False
         """True while something is not done, or not even read, and the connection is not over."""
 
@@ -204,9 +212,14 @@ class CommandQueue:
         if leaving is not None:
             self.wait_for(leaving)
             return True
-        if self._turns_left > 0 and is_publishing(self._connection):
+        connection = self._connection
+        if self._turns_left > 0 and (
+            is_publishing(connection)
+            or (self.has_requeued and connection.context.engine.is_making_room)
+        ):
             self._turns_left -= 1
             return True
+        self.has_requeued = False
         self._turns_left = TURNS_MAX
         return False
 

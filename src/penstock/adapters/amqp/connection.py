@@ -413,6 +413,10 @@ class AmqpConnection:
         """What the peer says next is heard when this queue is gone."""
         self.commands.wait_for(queue)
 
+    def note_requeued(self) -> None:
+        """Messages went back to a queue with a limit: commands that look wait for what it does."""
+        self.commands.has_requeued = True
+
     def fail(self, error: AmqpError) -> None:
         """Close the connection for this error; from now on only the answer to that is heard."""
         if self.is_over:

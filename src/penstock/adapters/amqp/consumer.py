@@ -204,6 +204,8 @@ class ChannelConsumers:
                 holder.queue.counters.ack += len(offsets)
             elif action is SettleAction.REQUEUE:
                 subscription.requeue(queue_id, offsets, count=holder.is_counted)
+                if holder.queue.topic.limits is not None:
+                    self.channel.connection.note_requeued()
             else:
                 subscription.reject(queue_id, offsets)
         if self.lingering:

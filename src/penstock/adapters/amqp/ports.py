@@ -44,6 +44,10 @@ class ConnectionPort(Protocol):
         """What the socket has not taken of the deliveries to all consumers (F14)."""
         ...
 
+    def note_requeued(self) -> None:
+        """Messages went back to a queue with a limit: commands that look wait for what it does."""
+        ...
+
 
 class ChannelPort(Protocol):
     """An open channel, as seen from its publisher and its consumers."""

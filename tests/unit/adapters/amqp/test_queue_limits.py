@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.wire.amqp.frames import content_frames, method_frame
-from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetEmpty, Nack, Publish, Qos
+from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetEmpty, GetOk, Nack, Publish, Qos
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
@@ -137,6 +137,29 @@ def test_the_oldest_make_room_and_are_dead_letters_in_order(client):
     assert put(client, b"a", b"b", b"c", b"d")[1] == []
     assert drained(client, "dead") == [(b"a", "maxlen"), (b"b", "maxlen")]
     assert [body for body, _ in drained(client, "q")] == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_the_limit_holds_right_after_a_requeue_and_the_letter_is_there(bench, is_durable):
+    client = bench.client()
+    client.call(1, Declare(queue="dead", is_durable=is_durable))
+    table = {**LETTERS, "x-max-length": 2}
+    client.call(1, Declare(queue="q", is_durable=is_durable, arguments=table))
+    properties = encode_properties(Properties(delivery_mode=2 if is_durable else 1))
+    for body in (b"a", b"b"):
+        client.publish(1, "", "q", body, properties)
+    client.turn()
+    assert isinstance(client.call(1, Get(queue="q")), GetOk)
+    client.publish(1, "", "q", b"c", properties)
+    client.turn()
+    assert ready(bench) == 2
+    # One piece: nothing lets the broker come to rest between them.
+    client.send(1, Nack(1, False, True), Declare(queue="q", is_passive=True), Get(queue="dead"))
+    client.turn()
+    assert client.answer(1).messages == 2
+    method, properties, body = client.answer_with_content(1)
+    assert (type(method), body) == (GetOk, b"a")
+    assert decode_properties(properties).headers["x-death"][0]["reason"] == "maxlen"
 
 
 def test_bytes_of_bodies_are_what_counts(client):
