@@ -158,7 +158,7 @@ class LineAdapter:
         for subscription, consumer in self._consumers.values():
             subscription.detach(consumer)
         self._consumers.clear()
-        self._connection.close()
+        self._connection.abort()
 
     # What the engine calls.
 

@@ -195,10 +195,11 @@ class Publishing(RuleBasedStateMachine):
         outlet.settle_all(reader)
 
     @precondition(lambda self: self.channels)
-    @rule(who=st.integers(0, 3))
-    def disconnect(self, who):
+    @rule(who=st.integers(0, 3), is_polite=st.booleans())
+    def disconnect(self, who, is_polite):
         channel = self.channels.pop(who % len(self.channels))
-        channel.connection.close()
+        connection = channel.connection
+        connection.close() if is_polite else connection.abort()
         assert channel.connection.gate.is_open
 
     @invariant()

@@ -602,6 +602,8 @@ class Engine:
             is_failed=commits.failure is not None,
             topics=tuple(topic_statistics(each, wall_ms) for each in self.topics()),
             requests=self.request_queue.statistics(),
+            draining=self._pipeline.draining,
+            dropped_after_close=counters.dropped_after_close,
         )
 
     # Parts.

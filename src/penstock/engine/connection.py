@@ -101,7 +101,9 @@ class Pipeline(Protocol):
 
     def arrived(self, channel: Channel, publications: list[Publication]) -> None: ...
 
-    def closed(self, channel: Channel) -> None: ...
+    def closed(self, channel: Channel, *, is_draining: bool) -> None: ...
+
+    def disconnected(self, connection: Connection) -> None: ...
 
 
 class Channel:
@@ -113,6 +115,8 @@ class Channel:
         "channel_id",
         "connection",
         "credit",
+        "drop_cause",
+        "dropped",
         "hold",
         "inbox",
         "inbox_messages",
@@ -144,6 +148,9 @@ class Channel:
         self.last_queue: Queue | None = None
         """Where its last batch went, if that was one queue."""
         self.is_closed = False
+        self.dropped = 0
+        """Publishes that were held on after its close, and then refused; nobody heard it."""
+        self.drop_cause = ""
         # Messages at the head of the inbox whose credit went back early because they are held.
         self._early = 0
         self._pipeline = pipeline
@@ -162,10 +169,20 @@ class Channel:
             self._pipeline.arrived(self, publications)
 
     def close(self) -> None:
-        """No more publishes; what came before goes on, unconfirmed, unless it is held."""
+        """The peer is done with it: what came before goes on, unconfirmed, also what is held.
+
+        Held publishes stay charged to the connection and wait as long as they may (D23).
+        """
+        self._end(is_draining=True)
+
+    def abort(self) -> None:
+        """Refused by us, or its peer vanished: what is held is dropped, the rest goes on."""
+        self._end(is_draining=False)
+
+    def _end(self, *, is_draining: bool) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._pipeline.closed(self)
+            self._pipeline.closed(self, is_draining=is_draining)
 
     def queue_processed(self, queue: Queue, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""
@@ -212,6 +229,12 @@ class Channel:
             if credit.in_flight == 0:
                 credit.close()
                 del self.queue_credits[queue]
+
+    def forget_queue(self, queue: Queue) -> None:
+        """A queue was deleted: it does not wait for it any more."""
+        credit = self.queue_credits.pop(queue, None)
+        if credit is not None:
+            credit.close()
 
     def retire(self) -> None:
         """Closed and its inbox is empty: let go of everything."""
@@ -330,6 +353,11 @@ class Connection:
         """Publish bytes of this connection that are not digested yet."""
         return self._share.used + self._unpaid_bytes
 
+    @property
+    def is_beyond_share(self) -> bool:
+        """True while it has publishes for which the share or the pool had no room."""
+        return self._unpaid_bytes > 0
+
     def open_channel(self, name: str = "") -> Channel:
         """A new channel; without a name it is numbered."""
         channel_id = ChannelId(self._next_channel)
@@ -357,12 +385,21 @@ class Connection:
         self.refresh()
 
     def close(self) -> None:
-        """The peer is gone: what it published goes on, nothing is said to it any more."""
+        """The peer takes its leave: what it published goes on, also what is held."""
+        self._end(Channel.close)
+
+    def abort(self) -> None:
+        """The peer vanished, or we refuse it: what it published goes on, unless it is held."""
+        self._end(Channel.abort)
+
+    def _end(self, end: Callable[[Channel], None]) -> None:
+        """Nothing is said to it any more."""
         if self.is_closed:
             return
         self.is_closed = True
         for channel in list(self.channels.values()):
-            channel.close()
+            end(channel)
+        self._pipeline.disconnected(self)
         self.gate.clear(self._chain.now_ms)
         self.stage.close()
         self._share.wake = None
@@ -371,9 +408,7 @@ class Connection:
     def forget_queue(self, queue: Queue) -> None:
         """A queue was deleted: nobody waits for it any more."""
         for channel in self.channels.values():
-            credit = channel.queue_credits.pop(queue, None)
-            if credit is not None:
-                credit.close()
+            channel.forget_queue(queue)
 
     def charge(self, size: int) -> None:
         """Publish bytes came in (D22)."""

@@ -18,6 +18,11 @@ channel. A full queue refuses for itself: the others of a fan-out take the messa
 waited for inside: a channel that cannot go on is skipped, and whatever made it stop asks for a turn
 when it passes (law 4).
 
+A channel that its peer closed goes on until all it sent is stored, also what is held (D23): it is
+charged as before, and what must be refused in the end is counted and logged, for nobody is there to
+hear it. What is held of a channel that was refused, or whose peer vanished, is dropped: such a peer
+knows that nothing was promised, and after a refusal nothing behind it may be stored.
+
 Fairness (law 5): every channel with work gets its equal part of the turn first, at least one
 publish, and only then the rest of the turn goes to those who have more; a queue takes newcomers
 first (``publish_batch.Inbox``). So a quiet publish is in the next frame or the one after.
@@ -25,12 +30,14 @@ first (``publish_batch.Inbox``). So a quiet publish is in the next frame or the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
 from penstock.engine.commit import Frame, PublisherReplies
-from penstock.engine.connection import Channel
+from penstock.engine.connection import Channel, Connection
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Publication
@@ -38,7 +45,7 @@ from penstock.engine.publish_batch import BatchKind, PublishBatch, publish_batch
 from penstock.engine.statistics import EngineCounters
 from penstock.engine.topic import Hold, Overflow, Queue, too_large
 from penstock.flow.alarms import AlarmBoard
-from penstock.flow.budgets import BufferPool
+from penstock.flow.budgets import IN_FLIGHT_POOL, BufferPool
 from penstock.flow.credit import Stage
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
@@ -46,7 +53,25 @@ from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
 
-CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
+logger = logging.getLogger(__name__)
+
+CLOSED = Refusal(
+    RefusalKind.CLOSING, "channel", "the channel was refused or lost while publishes were held"
+)
+NO_ROOM = Refusal(
+    RefusalKind.CLOSING,
+    IN_FLIGHT_POOL,
+    "held publishes of a closed connection beyond its share of bytes; raise "
+    "flow.connection_bytes_max or use confirms",
+)
+TOO_MANY = Refusal(
+    RefusalKind.CLOSING,
+    "channel",
+    "too many closed channels have held publishes; use confirms, or fewer channels",
+)
+
+DRAINING_CHANNELS_MAX: Final = 1000
+"""Closed channels whose publishes are held on: who opens and closes on and on is bounded, too."""
 
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
@@ -78,6 +103,8 @@ class PublishPipeline:
         self._delays = delays
         self._replies = replies
         self._counters = counters
+        self._draining: dict[Channel, None] = {}
+        """Closed ones that are held; at most ``DRAINING_CHANNELS_MAX``."""
         self.channels: dict[Channel, None] = {}
         """Those with something in their inbox, in the order in which they take turns."""
 
@@ -102,15 +129,42 @@ class PublishPipeline:
         connection.refresh()
         chain.is_turn_requested = True
 
-    def closed(self, channel: Channel) -> None:
-        """A channel was closed: what it sent goes on, unless it is held; nobody waits for it."""
+    def closed(self, channel: Channel, *, is_draining: bool) -> None:
+        """A channel was closed: what it sent goes on; what is held, only if it is to drain."""
         channel.credit.close()
         if channel.hold is not None:
-            while channel.inbox:
-                self._refuse(channel, channel.inbox.popleft(), CLOSED)
-            self._set_hold(channel, None)
+            if is_draining:
+                self._drain(channel)
+            else:
+                self._drop_held(channel, CLOSED)
         self.chain.mark(channel.connection)
         self._retire_if_done(channel)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is over: what its channels hold on must have been paid for.
+
+        Otherwise whoever connects, publishes and leaves again and again could fill the memory.
+        """
+        for channel in list(connection.holds):
+            while connection.is_beyond_share and channel.inbox:
+                self._refuse(channel, channel.inbox.pop(), NO_ROOM)
+            if not channel.inbox:
+                self._set_hold(channel, None)
+            self._retire_if_done(channel)
+
+    def _drain(self, channel: Channel) -> None:
+        """A closed channel is held: it waits on, if there are not too many of them."""
+        if channel in self._draining:
+            return
+        if len(self._draining) < DRAINING_CHANNELS_MAX:
+            self._draining[channel] = None
+        else:
+            self._drop_held(channel, TOO_MANY)
+
+    def _drop_held(self, channel: Channel, refusal: Refusal) -> None:
+        while channel.inbox:
+            self._refuse(channel, channel.inbox.popleft(), refusal)
+        self._set_hold(channel, None)
 
     # The turn.
 
@@ -166,6 +220,8 @@ class PublishPipeline:
 
     def remove(self, queue: Queue) -> None:
         """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
+        for channel in self.channels:
+            channel.forget_queue(queue)
         for batch in self._frame_builder.remove(queue):
             batch.channel.finished(len(batch.publications), batch.charge)
             if not batch.is_answered:
@@ -283,6 +339,12 @@ class PublishPipeline:
         channel.left(len(batch.publications))
         channel.connection.refund(batch.charge)
         self._replies.refuse(channel, batch.publications, refusal)
+        # A full queue that rejects would not have told a publisher without confirms either.
+        is_loss = refusal is not CLOSED and refusal.kind is not RefusalKind.LENGTH_LIMIT
+        if is_loss and channel.is_closed:
+            self._counters.dropped_after_close += len(batch.publications)
+            channel.dropped += len(batch.publications)
+            channel.drop_cause = refusal.text
 
     def _set_hold(self, channel: Channel, hold: Hold | None) -> None:
         connection = channel.connection
@@ -294,6 +356,8 @@ class PublishPipeline:
             if hold.reason.is_resource:
                 connection.is_publisher = True
             channel.hold_back()
+            if channel.is_closed:
+                self._drain(channel)
         self.chain.mark(connection)
 
     def _retire_if_done(self, channel: Channel) -> None:
@@ -301,9 +365,17 @@ class PublishPipeline:
             return
         self.channels.pop(channel, None)
         if channel.is_closed:
+            self._draining.pop(channel, None)
+            if channel.dropped:
+                _tell_dropped(channel)
             channel.retire()
 
     # What is still to do.
+
+    @property
+    def draining(self) -> int:
+        """Publishes of closed channels that are held on."""
+        return sum([channel.inbox_messages for channel in self._draining])
 
     def can_move(self, *, has_drained: bool) -> bool:
         """True when some channel could go on in the next turn (law 4).
@@ -326,6 +398,15 @@ class PublishPipeline:
 
     def _can_run(self, channel: Channel) -> bool:
         return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
+
+
+def _tell_dropped(channel: Channel) -> None:
+    """Nobody is there to hear of a refusal after a close: say it here, once per channel."""
+    dropped, channel.dropped = channel.dropped, 0
+    logger.warning(
+        "publishes that were held when their channel was closed are dropped",
+        extra={"channel": channel.stage.name, "messages": dropped, "why": channel.drop_cause},
+    )
 
 
 def routed(batch: PublishBatch[Queue]) -> list[PublishBatch[Queue]]:

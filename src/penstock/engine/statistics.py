@@ -29,6 +29,8 @@ class EngineCounters(msgspec.Struct):
     unroutable: int = 0
     bytes_in: int = 0
     """Origin bytes of admitted publishes."""
+    dropped_after_close: int = 0
+    """Publishes held on after a polite close, and then refused: nobody was there to be told."""
 
 
 class TopicStatistics(msgspec.Struct, frozen=True):
@@ -91,6 +93,10 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     topics: tuple[TopicStatistics, ...]
     requests: tuple[RequestClassStatistics, ...] = ()
     """Classes of requests that fail fast (F5)."""
+    draining: int = 0
+    """Publishes of closed channels that are held on (D23)."""
+    dropped_after_close: int = 0
+    """Of those, ever, how many were dropped in the end."""
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:

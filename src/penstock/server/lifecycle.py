@@ -152,6 +152,12 @@ class Broker:
             await running.pumps.stop(STOP_REASON, left() / 2)
             is_drained = not self.engine.is_failed and await running.turns.drain(left())
             is_quiet = running.stop(left())
+            draining = self.engine.statistics().draining
+            if draining:
+                logger.warning(
+                    "publishes that were held when their channel was closed are lost by the stop",
+                    extra={"messages": draining},
+                )
             if is_drained and is_quiet:
                 self._opened.store.close(self.engine.final_cursors())
                 logger.info("stopped cleanly")

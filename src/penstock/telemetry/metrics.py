@@ -227,6 +227,14 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     for kind, count in engine.refused.items():
         refused.add_metric([kind.value], count)
     yield refused
+    yield _gauge(
+        "penstock_messages_draining", "Held publishes of closed channels (D23)", engine.draining
+    )
+    yield _counter(
+        "penstock_messages_dropped_after_close",
+        "Held publishes of closed channels that were dropped in the end",
+        engine.dropped_after_close,
+    )
     yield _counter("penstock_settlements", "Settlements saved", engine.settlements)
     yield _counter("penstock_messages_dead_lettered", "Dead letters", engine.dead_letters)
     yield _counter(

@@ -63,7 +63,7 @@ def drain(world: World) -> None:
         leave(world, consumer)
     for publisher in world.publishers:
         publisher.gone()
-        publisher.connection.close()
+        publisher.connection.abort()
     world.publishers = []
     for sim_topic in world.live_topics:
         for following in sim_topic.followings.values():

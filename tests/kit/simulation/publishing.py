@@ -98,4 +98,4 @@ def disconnect_publisher(world: World) -> None:
         publisher = world.publishers.pop(world.rng.randrange(len(world.publishers)))
         world.trace.note(f"{publisher.name} leaves")
         publisher.gone()
-        publisher.connection.close()
+        publisher.connection.abort()

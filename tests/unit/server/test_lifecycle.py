@@ -263,6 +263,20 @@ def test_a_full_disk_blocks_publishers_by_name_until_there_is_room(in_house):
     assert in_house(scene) == "disk"
 
 
+def test_a_stop_says_how_many_held_publishes_of_closed_channels_it_loses(in_house, caplog):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        house.order("disk", bytes=0)
+        client.say("PUB orders 1 a")
+        await client.hear("BLOCKED")
+        (connection,) = house.broker.engine.connections
+        connection.close()
+
+    in_house(scene)
+    assert [record.messages for record in caplog.records if "lost by the stop" in record.msg] == [1]
+
+
 def test_an_alarm_is_one_line_in_the_log_when_raised_and_one_when_cleared(in_house, caplog):
     caplog.set_level("INFO")
 

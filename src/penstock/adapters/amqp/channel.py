@@ -177,14 +177,14 @@ class AmqpChannel:
         elif self.is_open:
             self._advance(ChannelInput.ERROR)
             self.context.note_close(error)
-            self._give_back()
+            self._give_back(is_polite=False)
             close = Close(int(error.code), error.reply_text, error.class_id, error.method_id)
             self.replies.send(method_frame(self.number, close))
 
     def end(self) -> None:
         """The client closed it: say so behind all other replies; its number is free then."""
         self._advance(ChannelInput.CLOSE)
-        self._give_back()
+        self._give_back(is_polite=True)
         self.replies.send(method_frame(self.number, CloseOk()))
         if not self.replies.is_waiting:
             self._free_number()
@@ -206,25 +206,31 @@ class AmqpChannel:
             self._advance(ChannelInput.CLOSE)
             self.connection.send(method_frame(self.number, CloseOk()))
 
-    def connection_lost(self) -> None:
+    def connection_over(self, *, is_polite: bool) -> None:
         """The connection is over: nothing is said, everything goes back."""
         self._advance(ChannelInput.LOST)
         self.replies.clear()
-        self._give_back()
+        self._give_back(is_polite=is_polite)
 
     def _advance(self, received: ChannelInput) -> None:
         self.state = next_channel_state(self.state, received)
         self.is_open = self.state is ChannelState.OPEN
 
-    def _give_back(self) -> None:
-        """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
+    def _give_back(self, *, is_polite: bool) -> None:
+        """Requeue what is unsettled, let consumers and publishes go; may be called twice.
+
+        Held publishes wait on after the client's own close, and after nothing else.
+        """
         if not self.consumers.is_closed:
             self.context.churn["channel_closed"] += 1
         self.consumers.close()
         self.publisher.close()
         if self.engine_channel is not None:
             self.connection.engine_channels.pop(self.engine_channel, None)
-            self.engine_channel.close()
+            if is_polite:
+                self.engine_channel.close()
+            else:
+                self.engine_channel.abort()
             self.engine_channel = None
 
 

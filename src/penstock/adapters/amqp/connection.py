@@ -584,6 +584,7 @@ class AmqpConnection:
             self.send(last_words)
         self._advance(received)
         self.commands.clear()
+        is_polite = received is ConnectionInput.CLOSE
         channels = list(self.channels.values())
         self.channels.clear()
         # Last in, first out; whatever fails in one of them, the others are not left behind.
@@ -592,7 +593,7 @@ class AmqpConnection:
             stack.callback(self.unsent.close)
             stack.callback(self._disconnect)
             for channel in channels:
-                stack.callback(channel.connection_lost)
+                stack.callback(channel.connection_over, is_polite=is_polite)
         self.waiting.clear()
 
     def _disconnect(self) -> None:
@@ -601,7 +602,8 @@ class AmqpConnection:
             try:
                 self.vhost.queues.connection_closed(self.connection_id)
             finally:
-                self.engine_connection.close()
+                # Its channels were ended in their own ways.
+                self.engine_connection.abort()
 
 
 def _unsent_limit(context: AmqpContext) -> UnsentLimit:

@@ -176,7 +176,7 @@ class RocketmqConnection(RemotingConnection):
         self._pulls.clear()
         self.sends.clear()
         self._close_contents()
-        self.engine_connection.close()
+        self.engine_connection.abort()
 
     # What the engine calls.
 

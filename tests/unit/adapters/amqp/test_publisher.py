@@ -8,9 +8,10 @@ from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.frames import content_frames, method_frame
-from penstock.wire.amqp.methods.basic import Ack, Nack, Publish, Return
+from penstock.wire.amqp.methods.basic import Ack, Get, GetOk, Nack, Publish, Return
 from penstock.wire.amqp.methods.channel import (
     Close,
+    CloseOk,
     ConfirmSelect,
     ConfirmSelectOk,
     TxCommit,
@@ -18,8 +19,10 @@ from penstock.wire.amqp.methods.channel import (
     TxSelect,
 )
 from penstock.wire.amqp.methods.connection import Close as CloseConnection
+from penstock.wire.amqp.methods.connection import CloseOk as ConnectionCloseOk
 from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
 from penstock.wire.amqp.methods.queue import Bind
+from penstock.wire.amqp.methods.queue import Declare as DeclareQueue
 from penstock.wire.amqp.methods.queue import Delete as DeleteQueue
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.serializer import ack_frame, nack_frame
@@ -406,6 +409,55 @@ def test_the_end_of_a_channel_leaves_what_it_published_to_the_engine(bench, peer
     peer.send(1, Close(200, "bye"))
     peer.turn()
     assert bodies(bench, topic) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("is_channel", [True, False], ids=["channel", "connection"])
+def test_a_polite_close_is_answered_at_once_and_what_an_alarm_holds_is_stored_later(
+    bench, peer, is_channel
+):
+    topic = durable_topic(peer)
+    alarm(bench, True)
+    many(peer, 11)
+    peer.turn()
+    if is_channel:
+        assert isinstance(peer.call(1, Close(200, "bye")), CloseOk)
+    else:
+        assert isinstance(peer.call(0, CloseConnection(200, "bye")), ConnectionCloseOk)
+    assert bodies(bench, topic) == []
+    alarm(bench, False)
+    assert len(bodies(bench, topic)) == 11
+
+
+def test_what_a_full_queue_holds_is_stored_after_a_polite_close_when_there_is_room(bench, peer):
+    topic = durable_topic(peer, **{"x-max-length": 1, "x-overflow": "hold"})
+    many(peer, 2)
+    peer.turn()
+    peer.send(0, CloseConnection(200, "bye"))
+    peer.turn()
+    assert bodies(bench, topic) == [b"0"]
+    other = bench.client()
+    assert isinstance(other.call(1, Get(0, "q", is_no_ack=True)), GetOk)
+    other.turn()
+    assert isinstance(other.call(1, Get(0, "q", is_no_ack=True)), GetOk)
+    assert bench.engine.statistics().inflight_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["channel error", "connection error", "vanished"])
+def test_what_is_held_goes_with_a_channel_that_did_not_take_its_leave(bench, peer, end):
+    topic = durable_topic(peer)
+    alarm(bench, True)
+    many(peer, 3)
+    peer.turn()
+    if end == "channel error":
+        peer.send(1, DeclareQueue(queue="nowhere", is_passive=True))
+    elif end == "connection error":
+        peer.raw(b"nonsense")
+    else:
+        peer.session.closed("reset by peer")
+    bench.settle()
+    alarm(bench, False)
+    assert bodies(bench, topic) == []
+    assert bench.engine.statistics().inflight_bytes == 0
 
 
 def test_large_messages_are_held_within_the_connections_share(bench):

@@ -252,15 +252,137 @@ def test_an_alarm_with_a_time_limit_refuses_what_it_held_too_long():
     assert bench.refusal_kinds == [RefusalKind.DISK_ALARM]
 
 
-def test_a_channel_closed_while_held_takes_its_held_publishes_with_it(bench):
+# The end of a channel whose publishes are held.
+
+
+def full_queue(bench):
+    """A queue with room for one, a reader that has taken nothing, and a channel with two more."""
     topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
-    bench.reader(topic)
+    reader = bench.reader(topic)
     channel = bench.channel()
-    bench.publish(channel, topic, b"a", b"b")
+    bench.publish(channel, topic, b"a", b"b", b"c")
     bench.settle()
-    channel.connection.close()
+    return topic, reader, channel
+
+
+@pytest.mark.parametrize("whose", ["channel", "connection"])
+def test_what_a_full_queue_holds_goes_on_after_a_polite_close(bench, whose):
+    topic, reader, channel = full_queue(bench)
+    (channel if whose == "channel" else channel.connection).close()
     bench.settle()
     assert bench.bodies(topic) == [b"a"]
+    held = bench.engine.statistics()
+    assert held.draining == 2
+    assert held.inflight_bytes > 0, "it is paid for until it is stored"
+    for offset in range(1, 3):
+        reader.settle_upto(topic.queues[0].queue_id, offset)
+        bench.settle()
+    assert bench.bodies(topic) == [b"a", b"b", b"c"]
+    after = bench.engine.statistics()
+    assert (after.draining, after.inflight_bytes, after.dropped_after_close) == (0, 0, 0)
+    assert len(bench.outlet.confirmed_tokens) == 1, "nobody is there to be told"
+
+
+@pytest.mark.parametrize("whose", ["channel", "connection"])
+def test_what_an_alarm_holds_is_stored_after_a_polite_close_when_it_ends(bench, whose):
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    bench.publish(channel, topic, *[b"%d" % n for n in range(11)])
+    bench.settle()
+    (channel if whose == "channel" else channel.connection).close()
+    bench.settle()
+    bench.advance(10 * bench.settings.flow.hold_ms_max)
+    assert bench.bodies(topic) == []
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert len(bench.bodies(topic)) == 11
+    assert bench.engine.statistics().inflight_bytes == 0
+    assert channel.connection.gate.is_open
+
+
+def test_what_a_full_queue_holds_after_a_polite_close_is_dropped_after_hold_ms_max(bench, caplog):
+    topic, _, channel = full_queue(bench)
+    channel.connection.close()
+    bench.settle()
+    bench.advance(bench.settings.flow.hold_ms_max - 1)
+    assert bench.engine.statistics().draining == 2
+    assert caplog.records == []
+    bench.advance(1)
+    after = bench.engine.statistics()
+    assert (after.draining, after.inflight_bytes, after.dropped_after_close) == (0, 0, 2)
+    assert bench.bodies(topic) == [b"a"]
+    (line,) = caplog.records
+    assert (line.levelname, line.messages, line.channel) == ("WARNING", 2, "c1/1")
+    assert "length_max" in line.why
+
+
+@pytest.mark.parametrize("whose", ["channel", "connection"])
+def test_what_is_held_goes_with_a_channel_that_was_refused_or_vanished(bench, whose):
+    topic, _, channel = full_queue(bench)
+    (channel if whose == "channel" else channel.connection).abort()
+    bench.settle()
+    assert bench.bodies(topic) == [b"a"]
+    after = bench.engine.statistics()
+    assert (after.draining, after.inflight_bytes, after.dropped_after_close) == (0, 0, 0)
+    assert after.refused == {RefusalKind.CLOSING: 2}
+
+
+def test_a_channel_that_was_closed_politely_drains_also_when_its_connection_vanishes(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    bench.publish(channel, topic, b"a")
+    bench.settle()
+    channel.close()
+    channel.connection.abort()
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert bench.bodies(topic) == [b"a"]
+
+
+def test_a_closed_channel_whose_queue_is_deleted_is_done(bench):
+    topic, _, channel = full_queue(bench)
+    channel.connection.close()
+    bench.engine.delete_topic(topic.name)
+    bench.settle()
+    after = bench.engine.statistics()
+    assert (after.draining, after.inflight_bytes) == (0, 0)
+
+
+def test_closed_channels_that_drain_are_bounded_in_number(bench, monkeypatch, caplog):
+    monkeypatch.setattr("penstock.engine.publish.DRAINING_CHANNELS_MAX", 2)
+    topic = bench.topic()
+    bench.engine.set_alarm("disk", 0)
+    for _ in range(3):
+        channel = bench.channel()
+        bench.publish(channel, topic, b"x")
+        bench.settle()
+        channel.connection.close()
+    early = bench.channel()
+    bench.publish(early, topic, b"held only after its close")
+    early.connection.close()
+    bench.settle()
+    stats = bench.engine.statistics()
+    assert (stats.draining, stats.dropped_after_close) == (2, 2)
+    assert "too many" in caplog.records[0].why
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert len(bench.bodies(topic)) == 2
+    assert bench.engine.statistics().inflight_bytes == 0
+
+
+def test_a_closed_connection_keeps_no_more_than_the_pool_has_room_for():
+    bench = flow_bench(connection_bytes_max=100_000)
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    for number in range(5):
+        bench.publish(channel, topic, bytes([number]) * 40_000)
+        bench.advance(100)
+    channel.connection.close()
+    stats = bench.engine.statistics()
+    assert (stats.draining, stats.dropped_after_close) == (2, 3)
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert [body[0] for body in bench.bodies(topic)] == [0, 1], "the first ones, in order"
     assert bench.engine.statistics().inflight_bytes == 0
 
 
