@@ -117,7 +117,7 @@ class BulkServer(flight.FlightServerBase):
         try:
             wanted = decode_ticket(ticket.ticket)
             stream = read_ticket(self._source, wanted)
-        except BulkError as problem:
+        except Exception as problem:
             raise _flight_error(problem) from None
         return flight.GeneratorStream(arrow_schema(wanted.columns), self._batches(stream))
 
@@ -140,6 +140,8 @@ class BulkServer(flight.FlightServerBase):
             raise _flight_error(
                 BulkError(UNREACHABLE, f"reading the log failed: {problem}")
             ) from None
+        except Exception as problem:
+            raise _flight_error(problem) from None
         finally:
             # Also when the reader has left: pyarrow then closes this generator.
             self._streams.release()
@@ -154,7 +156,7 @@ class BulkServer(flight.FlightServerBase):
                     BAD_REQUEST, f"there is no action {name!r}, only {', '.join(ACTIONS)}"
                 )
             answer = self._broker.ask(name, _question(name, action.body.to_pybytes()))
-        except BulkError as problem:
+        except Exception as problem:
             raise _flight_error(problem) from None
         return iter([flight.Result(msgspec.json.encode(answer))])
 
@@ -167,7 +169,7 @@ class BulkServer(flight.FlightServerBase):
         """Every topic; ``criteria`` is a regular expression of names."""
         try:
             resolved = self._resolved(ResolveRequest(pattern=criteria.decode() or None))
-        except (BulkError, UnicodeDecodeError) as problem:
+        except Exception as problem:
             raise _flight_error(problem) from None
         for topic in resolved.topics:
             yield _described(topic, resolved.epoch, ReadCommand(topic=topic.name))
@@ -178,7 +180,7 @@ class BulkServer(flight.FlightServerBase):
             command = _command(descriptor)
             resolved = self._resolved(ResolveRequest(topics=[command.topic]))
             return _described(resolved.topics[0], resolved.epoch, command, descriptor)
-        except (BulkError, ValueError) as problem:
+        except Exception as problem:
             raise _flight_error(problem) from None
 
     def _resolved(self, question: ResolveRequest) -> ResolveResponse:
@@ -234,7 +236,10 @@ def _described(topic: TopicRange, epoch: int, command: ReadCommand, descriptor: 
 
 
 def _flight_error(problem: Exception) -> Exception:
-    """The error as Flight carries it."""
+    """The error as Flight carries it; a mistake of ours is told to the log and to nobody else."""
+    if not isinstance(problem, (BulkError, ValueError)):
+        _log.error("a question failed by our mistake", exc_info=problem)
+        problem = BulkError(UNREACHABLE, "an internal error; the broker's log says which")
     kind = problem.kind if isinstance(problem, BulkError) else BAD_REQUEST
     extra = msgspec.json.encode(Problem(kind=kind, text=str(problem)))
     error = flight.FlightUnavailableError if kind == UNREACHABLE else flight.FlightServerError

@@ -148,6 +148,10 @@ class RowFilter(msgspec.Struct, frozen=True):
     text: str
 
 
+NUMBER_MAX: Final = (1 << 62) - 1
+"""Of queues and offsets; what is larger fits no index."""
+
+
 class Ticket(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     forbid_unknown_fields=True, rename={"start": "from", "end": "to"},
@@ -174,7 +178,7 @@ class Ticket(
     """Check the crc of every record: costs a pass over all bytes."""
 
     def __post_init__(self) -> None:
-        if self.queue < 0 or not 0 <= self.start <= self.end:
+        if not 0 <= self.queue <= NUMBER_MAX or not 0 <= self.start <= self.end <= NUMBER_MAX:
             raise ValueError(f"range [{self.start}, {self.end}) of queue {self.queue} is no range")
         if not 1 <= self.rows_per_batch <= ROWS_PER_BATCH_MAX:
             raise ValueError(f"rows_per_batch is 1 to {ROWS_PER_BATCH_MAX}")

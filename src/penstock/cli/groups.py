@@ -21,6 +21,7 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
+    say,
     tell,
 )
 from penstock.cli.remoting import RemotingClient
@@ -82,7 +83,7 @@ def show(group: str, is_json: bool, **where: Any) -> None:
         return
     for each in found["topics"]:
         share = f" (share {each['share']})" if each["share"] >= 0 else ""
-        click.echo(
+        say(
             f"{group} on {each['topic'] or 'no topic'}: {each['lag_messages']:,} messages, "
             f"{size_text(each['lag_bytes'])}, {age_text(each['lag_seconds'])} behind; "
             f"{each['mode'] or 'idle'}{share}"
@@ -90,7 +91,7 @@ def show(group: str, is_json: bool, **where: Any) -> None:
         if each["queues"]:
             print_rows(_QUEUES, each["queues"])
         for member in each["members"]:
-            click.echo(f"  member {member}")
+            say(f"  member {member}")
 
 
 @command.command("reset")
@@ -115,7 +116,7 @@ def reset(
     if is_json:
         print_json(answer)
         return
-    click.echo(answer["done"])
+    say(answer["done"])
     print_rows(_QUEUES, answer["queues"])
 
 
@@ -177,7 +178,7 @@ def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where:
     failed = [each for each in outcomes if each["error"]]
     for each in outcomes:
         if not is_json and not each["error"]:
-            click.echo(f"broker {each['broker']} at {each['address']}: {done}")
+            say(f"broker {each['broker']} at {each['address']}: {done}")
     if failed:
         raise PenstockError(
             "not set on "

@@ -97,7 +97,18 @@ def tell(answer: Any, is_json: bool) -> None:
     if is_json:
         print_json(answer)
     else:
-        click.echo(answer["done"])
+        say(answer["done"])
+
+
+def say(line: str) -> None:
+    """Print a line. Clients choose names, and none of them may move the cursor of who looks."""
+    click.echo(printable(line))
+
+
+def printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 Column = tuple[str, Callable[[dict[str, Any]], str]]
@@ -127,7 +138,9 @@ def print_rows(columns: Sequence[Column], rows: Iterable[dict[str, Any]]) -> Non
 def rows_as_lines(columns: Sequence[Column], rows: Iterable[dict[str, Any]]) -> list[str]:
     """The same for who prints it with other things: text to the left, figures to the right."""
     head = tuple(head for head, _ in columns)
-    return _table_lines(head, [tuple(shown(row) for _, shown in columns) for row in rows])
+    return _table_lines(
+        head, [tuple(printable(shown(row)) for _, shown in columns) for row in rows]
+    )
 
 
 def _table_lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -13,6 +13,7 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
+    say,
     tell,
 )
 from penstock.model.ids import size_text
@@ -45,7 +46,7 @@ def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
     for row in rows:
         for text in (row["text"], row["held"], row["lease_text"]):
             if text:
-                click.echo(f"  {row['name']}: {text}")
+                say(f"  {row['name']}: {text}")
 
 
 @command.command("forget")

@@ -16,6 +16,7 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
+    say,
     tell,
 )
 from penstock.model.errors import PenstockError
@@ -85,7 +86,7 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
     if is_json:
         print_json(found)
         return
-    click.echo(
+    say(
         f"{topic}: {found['queues']} queues, {found['ready']:,} messages ready, "
         f"{found['messages']:,} stored, "
         f"{size_text(found['bytes'])}" + ("" if found["is_durable"] else ", not durable")

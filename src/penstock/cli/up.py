@@ -3,6 +3,8 @@
 Settings are checked before anything is opened; all the rest is ``server/lifecycle.py``.
 """
 
+import os
+
 import click
 
 from penstock.cli.flags import takes_settings
@@ -20,4 +22,6 @@ def command(settings: Settings) -> None:
     # The server brings asyncio, SQLite and the rest: not before the settings are known to be good.
     from penstock.server.lifecycle import run
 
+    # Messages and password hashes are nobody else's on this machine.
+    os.umask(0o077)
     raise SystemExit(run(settings))

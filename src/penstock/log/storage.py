@@ -161,7 +161,7 @@ class DiskStorage:
 
     def make_dir(self, path: str) -> None:
         """Make a directory and its parents."""
-        os.makedirs(self._full(path), mode=0o750, exist_ok=True)
+        os.makedirs(self._full(path), mode=0o700, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file over ``target``."""

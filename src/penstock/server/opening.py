@@ -101,7 +101,7 @@ def make_directory(text: str) -> Path:
     """The data directory, made if missing; ``StartRefused`` when it cannot be used."""
     path = Path(text).expanduser().absolute()
     try:
-        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise StartRefused(
             f"data directory {path} cannot be made: a file is in its place; "
@@ -113,6 +113,11 @@ def make_directory(text: str) -> Path:
         raise StartRefused(
             f"data directory {path} is not writable for this user; change its owner or mode, "
             "or use --data with another path"
+        )
+    if (mode := path.stat().st_mode & 0o077) != 0:
+        logger.warning(
+            "other users of this machine can look into the data directory; chmod 700 it",
+            extra={"directory": str(path), "mode": f"{0o700 | mode:o}"},
         )
     return path
 

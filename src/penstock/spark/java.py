@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -160,13 +161,23 @@ def _shim_name(program: Path) -> str:
 
 def _shimmed_home(java: Java) -> Path:
     """A home with a ``bin/java`` that runs the program without the module."""
-    spare = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", java.home.name)
-    for home in (java.home, spare):
+    ours = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
+    for home in (java.home, ours / java.home.name):
         try:
+            if home.parent == ours:
+                _own(ours)
             return _write_shim(home, _shim(java.program))
         except OSError as error:
             problem = error
     raise JavaMissing(f"no place for a launcher of {java.program}: {problem}")
+
+
+def _own(directory: Path) -> None:
+    """Make a directory in a place for everybody; ``OSError`` when it is somebody else's."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{directory} can be written by others; remove it")
 
 
 def _write_shim(home: Path, text: str) -> Path:

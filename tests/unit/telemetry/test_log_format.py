@@ -4,6 +4,8 @@ import json
 import logging
 import sys
 
+import pytest
+
 from penstock.telemetry.log_format import JsonFormatter, TextFormatter, set_up_logging
 
 
@@ -60,3 +62,13 @@ def test_libraries_are_quiet_and_we_are_as_loud_as_told():
         root.handlers[:], level, our_level = before
         root.setLevel(level)
         ours.setLevel(our_level)
+
+
+@pytest.mark.parametrize(
+    "made", ["g\n2026-01-01 ERROR forged", "g\x1b]0;x\x07", "g\u2028x", "g\rx"]
+)
+def test_no_value_and_no_message_ends_a_line_or_moves_the_cursor(made):
+    made = made.replace(" ", "_")
+    line = TextFormatter().format(record(f"no group {made}", group=made))
+    assert line.isprintable()
+    assert "group='g" in line

@@ -35,6 +35,8 @@ ADMINISTRATOR: Final = "administrator"
 IMPERSONATOR: Final = "impersonator"
 MANAGEMENT_TAGS: Final = frozenset(("administrator", "monitoring", "policymaker", "management"))
 """Any of these opens the management API."""
+CHANGING_TAGS: Final = MANAGEMENT_TAGS - {"monitoring"}
+"""Any of these may change something there."""
 SALT_BYTES: Final = 4
 USERS_MAX: Final = 10_000
 SHA256: Final = "rabbit_password_hashing_sha256"
@@ -64,6 +66,11 @@ class User(msgspec.Struct, frozen=True):
         return not MANAGEMENT_TAGS.isdisjoint(self.tags)
 
     @property
+    def may_change(self) -> bool:
+        """False for who only looks: ``monitoring`` and no other tag."""
+        return not CHANGING_TAGS.isdisjoint(self.tags)
+
+    @property
     def is_administrator(self) -> bool:
         """True when it may change users, vhosts and definitions."""
         return ADMINISTRATOR in self.tags
@@ -74,7 +81,9 @@ class User(msgspec.Struct, frozen=True):
         return IMPERSONATOR in self.tags
 
     def opens(self, password: str) -> bool:
-        """True when this is its password."""
+        """True when this is its password; a blank one never is, whatever the hash says."""
+        if not password:
+            return False
         try:
             salted = b64decode(self.password_hash, validate=True)
         except (NotBase64, ValueError):
@@ -187,7 +196,9 @@ def is_loopback(host: str) -> bool:
 
 
 def hash_of(password: str) -> str:
-    """A new salted hash of a password."""
+    """A new salted hash of a password; ``ValueError`` for a blank one."""
+    if not password:
+        raise ValueError("a password must not be blank; leave it out for a user without one")
     salt = urandom(SALT_BYTES)
     return b64encode(salt + _digest(SHA256, salt, password)).decode()
 

@@ -18,14 +18,17 @@ turns: none of them waits, and each is bounded whatever the number of connection
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.server.admin import Administration
@@ -82,7 +85,67 @@ def make_app(
     if faults is not None:
         routes += fault_routes(faults)
     routes += management
-    return Starlette(routes=routes, exception_handlers={404: _not_found})
+    return Starlette(
+        routes=routes,
+        exception_handlers={404: _not_found},
+        middleware=[Middleware(RequestCheck)],
+    )
+
+
+HEAD_BYTES_MAX: Final = 16 * 1024
+"""Names and values of all headers of a request."""
+
+
+class RequestCheck:
+    """Refuses what no honest client sends, before any path is looked at.
+
+    * A broker that listens on loopback is addressed by a loopback name, for reading, too: a page
+      whose name was pointed at 127.0.0.1 (DNS rebinding) gets nothing.
+    * A body has one length: with two, whoever is between us and the client may see another end.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refused = _wrong_with(scope)
+
+        async def send_checked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), NOSNIFF]
+            await send(message)
+
+        if refused is None:
+            await self._app(scope, receive, send_checked)
+        else:
+            refused.headers["connection"] = "close"
+            await refused(scope, receive, send_checked)
+
+
+NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+
+
+def _wrong_with(scope: Scope) -> Response | None:
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    names = [name for name, _ in headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return problem(400, "a body has Content-Length or Transfer-Encoding, not both")
+    if sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES_MAX:
+        return problem(431, f"the headers of a request have at most {HEAD_BYTES_MAX} bytes")
+    local, _ = scope.get("server") or ("", 0)
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+    if _is_loopback(local) and not all(_is_loopback(_name_in(each)) for each in hosts):
+        return problem(403, "address this broker as localhost")
+    return None
+
+
+def _name_in(host: str) -> str:
+    """The name in a Host header, empty when it is none."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::\d{1,5})?", host)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:

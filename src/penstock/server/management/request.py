@@ -197,6 +197,8 @@ def login(request: Request, users: Users) -> User:
         raise ApiError(401, "not_authorized", "Not_Authorized")
     if not user.may_manage:
         raise ApiError(401, "not_authorized", "Not management user")
+    if request.method not in ("GET", "HEAD") and not user.may_change:
+        raise ApiError(401, "not_authorised", "Not management user: monitoring only looks")
     named = request.url.hostname or ""
     if user.is_loopback_only and is_loopback(host) and not _is_local(named):
         raise ApiError(403, "not_authorised", "address this broker as localhost")

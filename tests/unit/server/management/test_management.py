@@ -42,7 +42,7 @@ def test_a_user_without_tag_may_not_look_and_one_without_the_right_tag_not_chang
     assert Tool(bench, "plain:x")("GET", "/api/queues")[0] == 401
     looker = Tool(bench, "looker:x")
     assert looker("GET", "/api/queues", client="10.0.0.7", host="broker")[0] == 200
-    assert looker("PUT", "/api/users/more", {"password": "x"})[0] == 403
+    assert looker("PUT", "/api/users/more", {"password": "x"})[0] == 401
     assert looker("GET", "/api/definitions")[0] == 403
 
 
