@@ -172,6 +172,7 @@ class AmqpQueues(RuleBasedStateMachine):
             message = ModelMessage(
                 self.numbers, 0, len(body), priority, expire_ms, is_persistent=is_persistent
             )
+            message.is_brief = expire_ms == now_ms
             messages.append(message)
             self.client.publish(PUBLISHING, "", name, body, properties)
         expected = self.model.publish(name, messages)

@@ -135,8 +135,12 @@ def test_a_giant_body_is_refused_by_its_announcement(size):
     inflow = AmqpParser(is_greeted=True)
     header = encode_frame(2, 1, CONTENT_HEAD.pack(60, 0, size) + bytes(2))
     data = method_frame(1, basic.Publish()) + header
-    assert peak_of(lambda: inflow.feed(data, NOW_MS)) < 64 * 1024
-    assert (inflow.failure.code, inflow.failure.class_id) == (501, 60)
+    events = []
+    assert peak_of(lambda: events.extend(inflow.feed(data, NOW_MS))) < 64 * 1024
+    (refused,) = events
+    assert (refused.error.code, refused.error.class_id) == (406, 60)
+    assert f"message size {size} is larger" in str(refused.error)
+    assert inflow.failure is None
 
 
 def test_a_body_that_was_announced_only_costs_nothing():

@@ -45,6 +45,8 @@ class ModelMessage:
     comebacks: int = 0
     reason: str = ""
     """Why it died last."""
+    is_brief: bool = False
+    """True without any time to live: for a consumer that waits, never for a get."""
 
     def is_expired(self, now_ms: int) -> bool:
         """True when its time is over."""
@@ -270,6 +272,8 @@ class QueueModel:
     def get(self, number: int, name: str, heard: Heard | None, *, is_no_ack: bool) -> int:
         """basic.get was answered with this; how many are ready behind it."""
         queue, channel = self.queues[name], self.channels[number]
+        while queue.ready and queue.ready[0].is_brief:
+            queue.bury(queue.ready.pop(0), "expired")
         if not queue.ready:
             assert heard is None, f"{heard} of an empty queue"
             return 0

@@ -299,7 +299,8 @@ class Picker:
     ) -> bool:
         expire_ms = expires_ms(entry, record, cursor.queue.topic.policy.message_ttl_ms)
         if self.is_strict:
-            return 0 < expire_ms <= now_ms
+            # No time to live at all is over when it is stored, also within the millisecond.
+            return expire_ms > 0 and (expire_ms < now_ms or expire_ms <= entry[3])
         return 0 < expire_ms < now_ms and entry[1] < cursor.offered_upto
 
     def _wanted(self, cursor: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:
