@@ -63,8 +63,10 @@ PERM_MAX: Final = 15
 ATTRIBUTES_MAX: Final = 64
 GET_ALL_TOPIC_CONFIG: Final = 21
 
-QUERY_MAX: Final = 32
+QUERY_MAX: Final = 64
 """Messages one query answers with."""
+UNIQUE_QUERY_MAX: Final = 32
+"""The same for a query by unique key, whatever it asks for."""
 CANDIDATES_MAX: Final = 256
 """Entries of the key index that one query looks at: their hashes may lie."""
 NOT_FOUND: Final = "can not find message, maybe time range not correct"
@@ -196,7 +198,9 @@ def query_message(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueryMessageHeader, command)
     broker = connection.broker
     rmq_topic = broker.topics.require(header.topic)
-    count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
+    count_max = min(max(1, header.max_num), QUERY_MAX)
+    if header.unique_key_query:
+        count_max = UNIQUE_QUERY_MAX
     key = header.key.encode()
     positions = broker.engine.positions_of(
         rmq_topic.topic,

@@ -39,6 +39,10 @@ STORE_HOST_KIND: Final = "rocketmq.store_host"
 LockedQueue = tuple[str, int]
 """Topic (RocketMQ's spelling) and queue number."""
 
+CLUSTER_TOPIC_QUEUES: Final = 16
+BROKER_TOPIC_QUEUES: Final = 1
+"""RocketMQ's figures for the topics named after its cluster and itself."""
+
 ClientResponse = Callable[[Command | None], None]
 """Gets the client's response to a request of ours, or None when there will be none."""
 
@@ -124,7 +128,12 @@ class RocketmqBroker:
         self.unique_keys: Final = UniqueKeys(
             LOCALHOST, os.getpid(), clock, salt=int.from_bytes(self.store_host[:4], "big")
         )
-        self.topics: Final = TopicRegistry(engine, self.settings, clock)
+        self.topics: Final = TopicRegistry(
+            engine,
+            self.settings,
+            clock,
+            {self.cluster: CLUSTER_TOPIC_QUEUES, self.broker_name: BROKER_TOPIC_QUEUES},
+        )
         self._services: dict[object, Any] = {}
 
     def service(self, kind: Callable[[RocketmqBroker], ServiceT]) -> ServiceT:

@@ -231,8 +231,13 @@ class OffsetRegistry:
     def reset(self, queue: Queue, group: str, offset: int, *, is_announced: bool = True) -> int:
         """Move a group on purpose; its readers are told by their next pull if ``is_announced``."""
         subscription = self.opened(queue.topic, group)
-        self._store(subscription, queue, offset, "reset")
+        # Also to where it stands: what was popped and is invisible comes again from there on.
+        subscription.seek(queue.queue_id, min(offset, queue.visible_end(False)))
         stored = subscription.low_mark(queue.queue_id)
+        known = self._committed.setdefault(subscription.subscription_id, set())
+        if queue.queue_id not in known:
+            known.add(queue.queue_id)
+            self._save(subscription.subscription_id)
         if is_announced and len(self._resets) < RESETS_MAX:
             self._resets[subscription.subscription_id, queue.queue_id] = stored
         return stored

@@ -49,7 +49,12 @@ from penstock.wire.rocketmq.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, 
 from penstock.wire.rocketmq.frames import REGION, SendFrame, encode, send_answer
 from penstock.wire.rocketmq.headers import SendAnswer, SendHeader, fields
 from penstock.wire.rocketmq.message_id import offset_message_id
-from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, span_at, without_properties
+from penstock.wire.rocketmq.properties import (
+    POP_CK,
+    PROPERTIES_BYTES_MAX,
+    span_at,
+    without_properties,
+)
 from penstock.wire.rocketmq.stored import BatchItem, RocketmqFacts, split_batch, stored_record
 
 KEYS_MAX: Final = 32
@@ -63,6 +68,8 @@ RECONSUME_MAX_VERSION: Final = 121
 
 _UNIQ: Final = b"UNIQ_KEY\x01"
 _KEYS: Final = b"KEYS\x01"
+_POP_CK: Final = POP_CK.encode() + b"\x01"
+_TRACE: Final = b"MSG_REGION\x01%b\x02TRACE_ON\x01true\x02" % REGION
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _FACTS: Final = RocketmqFacts()
 
@@ -99,7 +106,7 @@ class SendHandler:
         self._request_queue = broker.engine.request_queue
         self._body_bytes_max = broker.settings.body_bytes_max
         self._properties_bytes_max = broker.settings.properties_bytes_max
-        self._cluster = b"CLUSTER\x01" + broker.cluster.encode() + b"\x02"
+        self._added = b"%bCLUSTER\x01%b\x02" % (_TRACE, broker.cluster.encode())
         self._channel = channel
         self._side_channels: dict[Topic, Channel] = {}
         self._token = 0
@@ -235,16 +242,22 @@ class SendHandler:
             )
 
     def _complete(self, properties: bytes) -> tuple[bytes, bytes]:
-        """(unique key, properties with what the broker adds: CLUSTER, and UNIQ_KEY if missing)."""
+        """(unique key, properties with what the broker adds, without what is not the sender's).
+
+        Added are CLUSTER, what 5.x consumers look at for their trace, and UNIQ_KEY if missing. A
+        popped message that is sent on brings its receipt: of the new one it would be a lie.
+        """
+        if _POP_CK in properties:
+            properties = without_properties(properties, (POP_CK,))
         at, size = span_at(properties, _UNIQ, properties.rfind(_UNIQ))
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if size:
             unique_key = properties[at : at + size]
-            properties += self._cluster
+            properties += self._added
         else:
             unique_key = self._broker.unique_keys.make().encode()
-            properties = b"%b%b%b\x02%b" % (properties, _UNIQ, unique_key, self._cluster)
+            properties = b"%b%b%b\x02%b" % (properties, _UNIQ, unique_key, self._added)
         if len(properties) > PROPERTIES_BYTES_MAX:
             self._check_sizes(0, len(properties))
         return unique_key, properties

@@ -3,6 +3,8 @@
 The engine's topic is the thing itself; its RocketMQ side is a ``TopicConfig`` kept as a definition
 of kind ``rocketmq.topic``. A topic that another protocol made has none and is shown with all its
 queues, readable and writable. ``TBW102`` is no topic: it is the model that new ones inherit from.
+Every broker has a topic with its own name and one with its cluster's (operators' tools send to
+them); they are in all lists and come to be when somebody asks for them.
 
 Invariants: an engine topic has at least max(read, write) queues, and never fewer than it had; a
 topic made here keeps messages ``retention_ms`` (D11), since groups do not hold data.
@@ -11,7 +13,7 @@ Not here: requests about topics (``admin.py``), routes (``name_server/``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -79,7 +81,17 @@ class RocketmqTopic:
 class TopicRegistry:
     """All topics of this broker, by RocketMQ's names."""
 
-    def __init__(self, engine: Engine, settings: RocketmqSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: RocketmqSettings,
+        clock: Clock,
+        own: Mapping[str, int] | None = None,
+    ) -> None:
+        self._own = {
+            name: queues for name, queues in (own or {}).items() if problem_with(name) is None
+        }
+        """Topics that every broker has, by their queues; made when somebody asks for them."""
         self._engine = engine
         self._settings = settings
         self._clock = clock
@@ -103,7 +115,7 @@ class TopicRegistry:
         topic = self._engine.topic(neutral_name(name))
         if topic is None:
             self._topics.pop(name, None)
-            return None
+            return self.put(self._own_config(name)) if name in self._own else None
         rmq_topic = self._topics[name] = RocketmqTopic(name, topic, self._config(name, topic))
         return rmq_topic
 
@@ -135,6 +147,7 @@ class TopicRegistry:
     def configs(self) -> dict[str, TopicConfig]:
         """Every topic and TBW102, in order of creation."""
         found = {DEFAULT_TOPIC: self.model} if self._settings.is_auto_creating else {}
+        found.update({name: self._own_config(name) for name in self._own})
         for topic in self._engine.topics():
             if not topic.name.name.startswith(FOREIGN_PREFIXES):
                 name = wire_name(topic.name)
@@ -225,6 +238,16 @@ class TopicRegistry:
                 perm=model.perm & ~int(Perm.INHERIT),
                 topic_sys_flag=1 if header.unit_mode else 0,
             )
+        )
+
+    def _own_config(self, name: str) -> TopicConfig:
+        queues = self._own[name]
+        inherit = int(Perm.INHERIT) if self._settings.is_auto_creating else 0
+        return TopicConfig(
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=READ_WRITE | inherit,
         )
 
     def _config(self, name: str, topic: Topic) -> TopicConfig:

@@ -32,6 +32,9 @@ from penstock.model.settlement import Cause
 Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
 """(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
 
+REWIND_COUNTED_MAX: Final = 1_000
+"""Of a settled range that comes again so many get a count; a filter may have settled millions."""
+
 
 class Settler:
     """Takes messages of one subscription out of flight, and says what becomes of them.
@@ -230,6 +233,18 @@ class Settler:
         """Go on at ``offset``, back or forth; what is in flight is no longer anybody's."""
         self.clear_in_flight(cursor)
         cursor.seek(max(0, min(offset, cursor.queue.index.next_offset)))
+
+    def rewind(self, cursor: QueueCursor) -> int:
+        """Back to the low mark: what is settled above it comes again, counted as an attempt."""
+        settled, counts = cursor.settled, dict(cursor.redelivery.counts)
+        rewound = settled.settled_above
+        for start, end in settled.ranges:
+            for offset in range(start, min(end, start + REWIND_COUNTED_MAX)):
+                counts[offset] = counts.get(offset, 0) + 1
+        self.seek(cursor, settled.low_mark)
+        for offset, attempts in counts.items():
+            cursor.remember(offset, attempts, is_counted=True)
+        return rewound
 
     def purge(self, cursor: QueueCursor) -> int:
         """Settle everything that is not in flight; returns how many messages."""

@@ -478,6 +478,15 @@ class Subscription:
         self._settler.seek(cursor, offset)
         self._changed(cursor)
 
+    def rewind(self, queue_id: QueueId) -> int:
+        """Deliver again what is settled above the low mark; returns how many messages."""
+        cursor = self.cursor(queue_id)
+        if not cursor.settled.starts:
+            return 0
+        rewound = self._settler.rewind(cursor)
+        self._changed(cursor)
+        return rewound
+
     def seek_time(self, store_ms: int) -> None:
         """Deliver from the first message stored at or after that wall time on, in every queue."""
         for cursor in self._cursors:

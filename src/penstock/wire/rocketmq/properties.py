@@ -25,6 +25,8 @@ DELAY: Final = "DELAY"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 """What ali-ons (and the cloud) says for TIMER_DELIVER_MS."""
+POP_CK: Final = "POP_CK"
+"""The receipt of a popped message; the client writes it into what it hands out."""
 KEY_SEPARATOR: Final = b" "
 
 _SYSTEM_NAMES: Final = """

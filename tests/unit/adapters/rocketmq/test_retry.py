@@ -126,6 +126,8 @@ def test_what_it_remembers_and_what_it_forgets(bench, client):
         "TAGS": "t",
         "own": "value",
         "CLUSTER": "DefaultCluster",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
         "RETRY_TOPIC": "orders",
         "ORIGIN_MESSAGE_ID": answer.ext["msgId"],
         "WAIT": "false",

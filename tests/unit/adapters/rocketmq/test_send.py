@@ -96,6 +96,21 @@ def test_the_broker_adds_the_cluster_and_a_unique_key_if_there_is_none(bench, cl
     assert (first["TAGS"], second["UNIQ_KEY"]) == ("a", "mine")
 
 
+def test_what_the_trace_of_consumers_needs_is_stored_with_the_message(bench, client):
+    client.send("orders", MSG_REGION="mars")
+    (message,) = bench.stored("orders")
+    properties = parse_properties(message.properties)
+    assert (properties["MSG_REGION"], properties["TRACE_ON"]) == ("DefaultRegion", "true")
+
+
+def test_the_receipt_of_a_message_that_is_sent_on_is_left_out(bench, client):
+    client.send("orders", POP_CK="0 1 2 3 0 b 0 0", POP_CK_OFFSET="7", mine="x")
+    (message,) = bench.stored("orders")
+    properties = parse_properties(message.properties)
+    assert "POP_CK" not in properties
+    assert (properties["POP_CK_OFFSET"], properties["mine"]) == ("7", "x")
+
+
 def test_properties_without_a_separator_at_the_end_stay_whole(bench, client):
     client.ask(RequestCode.SEND_MESSAGE_V2, V2 | {"i": "a\x01b"}, b"x")
     (message,) = bench.stored("orders")

@@ -231,6 +231,19 @@ def test_a_message_not_settled_in_time_goes_back_counted(host, queue):
     assert (taker.deliveries[-1].offset, taker.deliveries[-1].attempts) == (1, 1)
 
 
+def test_rewinding_brings_what_is_settled_above_the_low_mark_again_in_order(
+    host, subscription, taker
+):
+    subscription.requeue(1, [1])
+    subscription.settle(1, [0, 2, 3])
+    assert subscription.rewind(1) == 2
+    assert subscription.low_mark(1) == 1
+    host.run()
+    again = [(each.offset, each.attempts) for each in taker.deliveries[-4:]]
+    assert again == [(1, 1), (2, 1), (3, 1), (4, 0)]
+    assert subscription.rewind(1) == 0
+
+
 def test_a_late_settlement_of_what_went_back_is_still_taken(host, subscription, taker):
     subscription.requeue(1, [0])
     assert subscription.settle(1, [0]) == 1

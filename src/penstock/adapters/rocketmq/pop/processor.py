@@ -86,7 +86,15 @@ def pop(connection: RocketmqConnection, command: Command) -> None:
 class PopRequest:
     """One pop, from its arrival to its answer."""
 
-    __slots__ = ("_command", "_connection", "_counts", "_header", "_pop_service", "_target")
+    __slots__ = (
+        "_command",
+        "_connection",
+        "_counts",
+        "_header",
+        "_pop_service",
+        "_rest",
+        "_target",
+    )
 
     def __init__(self, connection: RocketmqConnection, command: Command, header: PopHeader) -> None:
         self._connection = connection
@@ -95,6 +103,8 @@ class PopRequest:
         self._pop_service = connection.broker.service(PopService)
         self._target = check_pop(connection.broker, header)
         self._counts = connection.broker.service(PopStatistics)
+        self._rest = 0
+        """Messages that are left, or that order keeps from us, as of the last look."""
 
     def run(self) -> None:
         """Serve it now, or let it wait."""
@@ -130,19 +140,28 @@ class PopRequest:
             poll, born_ms=header.born_time, poll_ms=header.poll_time
         )
         if result is PollingResult.FULL:
-            self._counts.answers[PopOutcome.POLLING_FULL] += 1
-            raise ErrorResponse(ResponseCode.POLLING_FULL, "POLLING_FULL")
-        if result is PollingResult.TIMED_OUT:
+            self._answer_empty(PopOutcome.POLLING_FULL, ResponseCode.POLLING_FULL, "POLLING_FULL")
+        elif result is PollingResult.TIMED_OUT:
             self._expire()
         elif result is PollingResult.NOT_POLLING:
-            self._counts.answers[PopOutcome.NOT_FOUND] += 1
-            raise ErrorResponse(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+            self._answer_empty(PopOutcome.NOT_FOUND, ResponseCode.PULL_NOT_FOUND)
 
     def _expire(self) -> None:
-        self._counts.answers[PopOutcome.POLLING_TIMEOUT] += 1
-        self._connection.answer(
-            self._command, ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE"
+        self._answer_empty(PopOutcome.POLLING_TIMEOUT, ResponseCode.POLLING_TIMEOUT)
+
+    def _answer_empty(
+        self, outcome: PopOutcome, code: int, remark: str = "NO_MESSAGE_IN_QUEUE"
+    ) -> None:
+        """Nothing to hand out; the fields are those of any pop, and 5.x clients read them."""
+        self._counts.answers[outcome] += 1
+        header, pop_service = self._header, self._pop_service
+        answer = PopAnswer(
+            pop_time=pop_service.pop_ms(is_again=False),
+            invisible_time=header.invisible_time,
+            revive_qid=pop_service.next_revive_qid(is_orderly=header.order),
+            rest_num=self._rest,
         )
+        self._connection.answer(self._command, code, ext=fields(answer), remark=remark)
 
     def _serve(self) -> bool:
         """Take what there is and answer; False when there is nothing."""
@@ -153,10 +172,13 @@ class PopRequest:
         rest = 0
         for pop_sub, queue in self._sources():
             rest += self._take(pop_sub, queue, response)
+        self._rest = rest
         if not response.messages:
             return False
         revive_qid = pop_service.next_revive_qid(is_orderly=header.order)
-        pop_ms = pop_service.pop_ms(is_again=response.has_again)
+        # Orderly pops and those after a reset begin again at places that were out already.
+        is_again = response.has_again or header.order or self._target.pop_sub.is_rewound
+        pop_ms = pop_service.pop_ms(is_again=is_again)
         response.sign(pop_ms, revive_qid)
         answer = response.answer(
             pop_ms=pop_ms, invisible_ms=header.invisible_time, revive_qid=revive_qid, rest=rest

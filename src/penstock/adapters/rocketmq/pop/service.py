@@ -177,6 +177,7 @@ class PopSubscription:
         "_starting",
         "flag",
         "group",
+        "is_rewound",
         "name",
         "orderly",
         "origin",
@@ -197,6 +198,8 @@ class PopSubscription:
         """RocketMQ's spelling of the topic."""
         self.group = group
         self.flag = retry_flag(self.name)
+        self.is_rewound = False
+        """It was reset once: messages without a count may have older receipts, too."""
         self.origin = ""
         """The topic whose retries these are, for a pop retry topic."""
         self.subscription: Subscription = offsets.opened(topic, group)
@@ -218,7 +221,8 @@ class PopSubscription:
         crash would choose again, and perhaps a later place.
         """
         # Pops follow a reset at once; nobody has to be told of it later.
-        self._offsets.take_reset(queue, self.group)
+        if self._offsets.take_reset(queue, self.group) is not None:
+            self.is_rewound = True
         if queue.queue_id in self._started:
             return queue.queue_id in self._starting
         is_new = self._offsets.committed(queue, self.group) == NO_OFFSET
@@ -247,11 +251,16 @@ class PopSubscription:
         return not attempt_id or self._attempts.get(queue.queue_id) != attempt_id
 
     def begin_attempt(self, queue: Queue, attempt_id: str | None) -> None:
-        """An orderly pop comes: what the same attempt got before goes back, uncounted."""
+        """An orderly pop comes: what the same attempt got before goes back, uncounted.
+
+        Behind the first message that is not acknowledged everything comes again, the acknowledged,
+        too, as in RocketMQ: a consumer that failed at one message must see the next ones after it.
+        """
         queue_id = queue.queue_id
         if self.subscription.unacked(queue_id):
             entries = self.subscription.cursor(queue_id).pending.spill()
             self.subscription.requeue(queue_id, list(entries), count=False)
+        self.subscription.rewind(queue_id)
         if attempt_id:
             self._attempts[queue_id] = attempt_id
         else:

@@ -87,8 +87,36 @@ def test_a_changed_time_keeps_the_queue_blocked_as_long(bench, popper):
     bench.advance(4999)
     assert popper.pop(0, order=True).code == ResponseCode.PULL_NOT_FOUND
     bench.advance(1)
-    (again,) = popper.pop(0, order=True).messages
-    assert (again.body, again.count) == (b"a", 1)
+    again = popper.pop(0, order=True).messages
+    assert [(each.body, each.count) for each in again] == [(b"a", 1), (b"b", 1)]
+
+
+def test_behind_a_changed_message_the_acknowledged_come_again_too(bench, popper):
+    fill(bench, b"a", b"b", b"c", b"d")
+    first, second, third = popper.pop(0, messages=3, order=True).messages
+    popper.ack(first)
+    changed = popper.change(second, 3000)
+    popper.ack(third)
+    bench.advance(3000)
+    again = popper.pop(0, messages=3, order=True)
+    assert [(each.body, each.count) for each in again.messages] == [(b"b", 1), (b"c", 1), (b"d", 0)]
+    assert is_void(popper.ack(changed))
+    assert is_void(popper.ack(third))
+    popper.ack_all(again.messages)
+    bench.advance(60_000)
+    assert popper.pop(0, order=True).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_what_comes_again_in_order_is_still_to_come_after_a_crash(bench, popper):
+    fill(bench, b"a", b"b")
+    first, second = popper.pop(0, order=True).messages
+    popper.ack(second)
+    popper.change(first, 1000)
+    bench.advance(1000)
+    assert popper.pop(0, order=True).bodies == [b"a", b"b"]
+    bench.settle()
+    bench.kill()
+    assert Popper(bench).pop(0, order=True).bodies == [b"a", b"b"]
 
 
 def test_a_waiting_orderly_pop_is_woken_by_the_last_acknowledgement(bench, popper):

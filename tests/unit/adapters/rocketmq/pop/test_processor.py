@@ -188,6 +188,50 @@ def test_pops_follow_a_reset_and_pulls_are_not_told_of_it_later(bench, popper):
     assert offsets.committed(queue, "g") == 2
 
 
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_after_a_reset_of_a_queue_the_invisible_come_again_and_old_receipts_are_void(
+    bench, popper, order, offset
+):
+    fill(bench, b"a", b"b", b"c", b"d")
+    old = popper.pop(0, order=order).messages
+    bench.broker.service(GroupRegistry).find("g")
+    ext = {"topic": "orders", "group": "g", "timestamp": "0", "queueId": "0"}
+    answer = popper.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "offset": str(offset)})
+    assert answer.code == 0
+    again = popper.pop(0, order=order).messages
+    assert [each.body for each in again] == [b"a", b"b", b"c", b"d"][offset:]
+    assert all(is_void(popper.ack(each)) for each in old)
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == offset
+    popper.ack_all(again)
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == 4
+
+
+def test_an_empty_answer_has_the_fields_of_any_other(bench, popper):
+    fill(bench, b"a", b"b")
+    popper.pop(0, messages=1, order=True)
+    answer = popper.pop(0, order=True, invisible_time=7000)
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert answer.ext == {
+        "popTime": str(bench.clock.wall_ms()),
+        "invisibleTime": "7000",
+        "reviveQid": "999",
+        "restNum": "1",
+    }
+
+
+def test_an_answer_after_waiting_in_vain_has_them_too(bench, popper):
+    opaque = popper.start_pop(0)
+    bench.advance(15_000)
+    answer = popper.heard(opaque)
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert answer.ext["restNum"] == "0"
+    assert answer.ext["popTime"] == str(bench.clock.wall_ms())
+    assert answer.ext["invisibleTime"] == "60000"
+    assert 0 <= int(answer.ext["reviveQid"]) < 8
+
+
 def test_a_place_that_retention_removed_is_corrected_and_read_again(bench, popper):
     fill(bench, b"a", b"b", b"c")
     popper.pop(0, messages=1)
