@@ -89,6 +89,31 @@ def bulk(broker):
         yield connected
 
 
+def test_two_queries_on_one_subscription_are_shown_each_with_its_lag(bulk, broker):
+    slow, fast = "a" * 32, "b" * 32
+    bulk.poll({0: 5}, subscription="both", checkpoint=slow)
+    bulk.poll({0: 20}, subscription="both", checkpoint=fast)
+    progress = queries.BatchProgress(query_id="1234", query_name="to-lake", checkpoint=fast)
+    bulk.ask(queries.ReportRequest(subscription="both", progress=progress), "report")
+    lease = queries.LeaseRequest(subscription="both", checkpoint=slow, topics=["orders"])
+    assert not bulk.ask(lease, "lease").is_broken
+    web = http.client.HTTPConnection(*broker.address("http"), timeout=SECONDS_MAX)
+    web.request("GET", "/api/queries")
+    rows = json.load(web.getresponse())["queries"]
+    shown = [each for each in rows if each["subscription"] == "both"]
+    assert [(each["name"], each["lag_messages"], each["lease"]) for each in shown] == [
+        ("both", 15, "held"),
+        ("both#bbbbbbbb", 0, "held"),
+    ]
+    assert [each["last_batch"]["query_name"] for each in shown] == ["", "to-lake"]
+    web.request("GET", "/api/flow")
+    flow = web.getresponse().read().decode()
+    assert "both on orders" in flow
+    assert "both#bbbbbbbb on orders" in flow
+    bulk.ask(queries.ReleaseRequest(subscription="both", is_final=True), "release")
+    web.close()
+
+
 def test_topics_are_resolved_with_durable_ends(bulk):
     found = bulk.ask(queries.ResolveRequest(topics=["orders"]), "resolve")
     queue = found.topics[0].queues[0]

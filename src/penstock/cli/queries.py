@@ -20,6 +20,7 @@ from penstock.model.ids import size_text
 
 _QUERIES: Final[tuple[Column, ...]] = (
     ("QUERY", lambda row: row["name"]),
+    ("SPARK QUERY", lambda row: _spark_query(row["last_batch"])),
     ("STATE", lambda row: row["state"]),
     ("LAG", lambda row: f"{row['lag_messages']:,}"),
     ("BYTES", lambda row: size_text(row["lag_bytes"])),
@@ -30,12 +31,21 @@ _QUERIES: Final[tuple[Column, ...]] = (
 )
 
 
+def _spark_query(batch: dict[str, Any]) -> str:
+    """The name the user gave it in Spark, else Spark's id, as far as either is known."""
+    return str(batch["query_name"] or batch["query_id"][:8] or "-")
+
+
 @click.group("queries", short_help="Spark queries: lag, rate, lease.", invoke_without_command=True)
 @as_json
 @takes_endpoint
 @click.pass_context
 def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
-    """List Spark queries: where each stands, how far behind it is, what is kept for it."""
+    """List Spark queries: where each stands, how far behind it is, what is kept for it.
+
+    Queries that share a subscription have a row each: the first is named as the subscription, the
+    others with # and the beginning of the id in their checkpoint.
+    """
     if context.invoked_subcommand is not None:
         return
     rows = asked("GET", path_of("queries"), **where)["queries"]

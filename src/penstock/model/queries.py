@@ -93,6 +93,9 @@ class PollRequest(QueryRequest, Generic[Q], tag="poll"):
     """
 
     subscription: str
+    checkpoint: str = ""
+    """Which of the queries on the subscription: an id the source keeps in the query's checkpoint,
+    so that it lives as long as Spark's query id, which a source is not told on the driver."""
     topics: list[str] | None = None
     pattern: str | None = None
     start: dict[str, dict[Q, int]] = {}
@@ -150,6 +153,7 @@ class LeaseRequest(QueryRequest, tag="lease"):
     """Keep what ``subscription`` has not processed, until ``ttl_ms`` pass without a poll (F18)."""
 
     subscription: str
+    checkpoint: str = ""
     topics: list[str] | None = None
     pattern: str | None = None
     ttl_ms: int = 0
@@ -168,7 +172,7 @@ class LeaseResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReleaseRequest(QueryRequest, tag="release"):
-    """The query is gone for good, or for now: its data need not be kept."""
+    """All queries of a subscription are gone for good, or for now: nothing need be kept."""
 
     subscription: str
     is_final: bool = False
@@ -274,7 +278,10 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     sink_ms: float = 0
     batch_id: int = -1
     query_id: str = ""
+    """Spark's."""
     query_name: str = ""
+    checkpoint: str = ""
+    """As in the query's polls."""
 
     def over(self, before: BatchProgress) -> BatchProgress:
         """This word, with what earlier ones said and this one does not know.
@@ -294,6 +301,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
             batch_id=self.batch_id if self.batch_id >= 0 else before.batch_id,
             query_id=self.query_id or before.query_id,
             query_name=self.query_name or before.query_name,
+            checkpoint=self.checkpoint or before.checkpoint,
         )
 
     @property

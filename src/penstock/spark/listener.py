@@ -61,8 +61,8 @@ class PenstockListener(StreamingQueryListener):
 
     def __init__(self, send: Callable[[QueryReport], None] | None = None) -> None:
         self._send: Final = send or ReportSender().send
-        self._sources: dict[str, list[tuple[str, str]]] = {}
-        """Endpoints and subscriptions by the id of a run."""
+        self._sources: dict[str, list[tuple[str, str, str]]] = {}
+        """Endpoints, subscriptions and checkpoints by the id of a run."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is known yet about where it reads."""
@@ -77,27 +77,27 @@ class PenstockListener(StreamingQueryListener):
         self._sources[str(progress.runId)] = brokers
         report = batch_progress(progress)
         state = "running" if progress.numInputRows else "idle"
-        for endpoint, subscription in brokers:
-            self._send(QueryReport(endpoint, subscription, report, state))
+        for endpoint, subscription, checkpoint in brokers:
+            told = msgspec.structs.replace(report, checkpoint=checkpoint)
+            self._send(QueryReport(endpoint, subscription, told, state))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        for endpoint, subscription in self._sources.get(str(event.runId), ()):
-            self._send(
-                QueryReport(endpoint, subscription, BatchProgress(query_id=str(event.id)), "idle")
-            )
+        for endpoint, subscription, checkpoint in self._sources.get(str(event.runId), ()):
+            progress = BatchProgress(query_id=str(event.id), checkpoint=checkpoint)
+            self._send(QueryReport(endpoint, subscription, progress, "idle"))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """It was stopped, or it failed."""
         state, text = "stopped", ""
         if event.exception is not None:
             state, text = "failed", event.exception.strip().splitlines()[0][:500]
-        for endpoint, subscription in self._sources.pop(str(event.runId), ()):
-            progress = BatchProgress(query_id=str(event.id))
+        for endpoint, subscription, checkpoint in self._sources.pop(str(event.runId), ()):
+            progress = BatchProgress(query_id=str(event.id), checkpoint=checkpoint)
             self._send(QueryReport(endpoint, subscription, progress, state, text))
 
 
-def broker_of(source: Any) -> tuple[str, str] | None:
-    """Endpoint and subscription of a source, if it reads a Penstock that runs."""
+def broker_of(source: Any) -> tuple[str, str, str] | None:
+    """Endpoint, subscription and checkpoint of a source, if it reads a Penstock that runs."""
     try:
         latest = json.loads(source.latestOffset)
         endpoint, subscription = latest["endpoint"], latest["subscription"]
@@ -105,7 +105,7 @@ def broker_of(source: Any) -> tuple[str, str] | None:
         return None
     # A data directory has a path and a RocketMQ does not ask.
     is_penstock = not endpoint.startswith(ROCKETMQ) and endpoint.rpartition(":")[2].isdigit()
-    return (endpoint, subscription) if is_penstock else None
+    return (endpoint, subscription, latest.get("checkpoint", "")) if is_penstock else None
 
 
 def batch_progress(progress: Any) -> BatchProgress:

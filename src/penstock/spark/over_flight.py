@@ -53,6 +53,7 @@ class FlightUpstream:
         answer = self._client.poll(
             PollRequest(
                 subscription=self._options.subscription,
+                checkpoint=request.checkpoint,
                 topics=self._topics,
                 pattern=self._pattern,
                 start=with_queue_numbers(request.start),
@@ -90,6 +91,7 @@ class FlightUpstream:
         leased = self._client.lease(
             LeaseRequest(
                 subscription=self._options.subscription,
+                checkpoint=start.checkpoint,
                 topics=self._topics,
                 pattern=self._pattern,
                 ttl_ms=int(self._options.lease_ttl_s * 1000),

@@ -15,6 +15,7 @@ Not here: Spark's interface and the lease's thread (``readers.py``).
 import difflib
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ class BatchPlanner:
         upstream: Upstream,
         *,
         clock: Callable[[], float] = time.monotonic,
+        checkpoint: str = "",
     ) -> None:
         self._options: Final = options
         self._upstream: Final = upstream
@@ -67,12 +69,14 @@ class BatchPlanner:
         """End, rows and beginning of the batch that Spark was given last."""
         self._idle_since = clock()
         self._row_bytes = 0.0
+        self.checkpoint = checkpoint or uuid.uuid4().hex
+        """The id of the query's checkpoint: this one until its positions name another."""
 
     def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
         found = self._upstream.resolve()
         first = starting(self._options, self._upstream, found, default=LATEST_WORD)
-        return first.as_json()
+        return msgspec.structs.replace(first, checkpoint=self.checkpoint).as_json()
 
     def freeze(self) -> None:
         """AvailableNow: what there is at this moment, and nothing that comes later."""
@@ -85,6 +89,7 @@ class BatchPlanner:
     def following(self, given: dict[str, Any], *, is_unlimited: bool = False) -> dict[str, Any]:
         """The end of the next batch, or ``given`` itself when there is none yet."""
         start = position(given)
+        self.checkpoint = start.checkpoint or self.checkpoint
         report = self._end_of_batch(start)
         rows_max = 0 if is_unlimited else self._rows_max()
         answer = self._ask(start, rows_max, is_unlimited, report)
@@ -125,6 +130,7 @@ class BatchPlanner:
         is_bounded = self._target is not None or is_unlimited
         request = PollRequest(
             subscription=self._options.subscription,
+            checkpoint=self.checkpoint,
             start=start.offsets,
             epoch=start.epoch,
             rows_max=rows_max,
@@ -146,7 +152,10 @@ class BatchPlanner:
             self._row_bytes = answer.lag_bytes / answer.lag_rows
         self._latest = {
             **Position(
-                epoch=answer.epoch, offsets=answer.latest, incarnations=answer.incarnations
+                epoch=answer.epoch,
+                offsets=answer.latest,
+                incarnations=answer.incarnations,
+                checkpoint=self.checkpoint,
             ).as_json(),
             "subscription": self._options.subscription,
             "endpoint": self._options.location,
@@ -181,6 +190,7 @@ class BatchPlanner:
             offsets={topic: queues for topic, queues in ends.items() if queues},
             incarnations=_only(answer.incarnations, ends),
             begins={topic: queues for topic, queues in new.items() if queues},
+            checkpoint=self.checkpoint,
         )
 
     def _bounded(

@@ -74,7 +74,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = query.following(start, is_unlimited=isinstance(limit, ReadAllAvailable))
         if self._lease_keeper is None:
             self._lease_keeper = LeaseKeeper(open_upstream(self.options))
-            self._lease_keeper.start(position(start))
+            at = msgspec.structs.replace(position(start), checkpoint=query.checkpoint)
+            self._lease_keeper.start(at)
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -100,7 +101,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lease_keeper.stop()
         upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=STOP_REPORT_S))
         with contextlib.suppress(PenstockError):
-            upstream.report(BatchProgress(), state="stopped")
+            progress = BatchProgress(checkpoint=self._planner.checkpoint)
+            upstream.report(progress, state="stopped")
             upstream.close()
 
     # On executors
@@ -193,6 +195,7 @@ def partitions(
             epoch=end.epoch,
             incarnation=end.incarnations.get(topic, {}).get(queue, 0),
             columns=columns,
+            checkpoint=end.checkpoint,
         )
         for topic in sorted(end.offsets)
         for queue in sorted(end.offsets[topic], key=queue_order)
@@ -220,15 +223,7 @@ def _cut_one(whole: ReadRange, pieces: int) -> list[ReadRange]:
     rows = whole.end - whole.start
     edges = [whole.start + rows * number // pieces for number in range(pieces + 1)]
     return [
-        ReadRange(
-            topic=whole.topic,
-            queue=whole.queue,
-            start=edges[number],
-            end=edges[number + 1],
-            epoch=whole.epoch,
-            incarnation=whole.incarnation,
-            columns=whole.columns,
-        )
+        msgspec.structs.replace(whole, start=edges[number], end=edges[number + 1])
         for number in range(pieces)
     ]
 
@@ -269,7 +264,7 @@ def rows(
     check_complete(wanted, summary, check.rows, is_strict=options.fails_on_data_loss)
     if summary.lost:
         _log.warning("%d messages of %s are lost, going on", summary.lost, _name(wanted))
-    _tell(upstream, summary, read_s, waited_s, lost_of=_name(wanted))
+    _tell(upstream, summary, read_s, waited_s, wanted=wanted)
 
 
 class OffsetCheck:
@@ -321,7 +316,7 @@ def _fitted(batch: Any, schema: Any) -> Any:
 
 
 def _tell(
-    upstream: Upstream, summary: Summary, read_s: float, waited_s: float, *, lost_of: str
+    upstream: Upstream, summary: Summary, read_s: float, waited_s: float, *, wanted: ReadRange
 ) -> None:
     """What the task took, for the broker's view of the query; best effort."""
     batch = task_property("streaming.sql.batchId")
@@ -334,8 +329,9 @@ def _tell(
         transform_ms=waited_s * 1000,
         batch_id=int(batch) if batch else -1,
         query_id=task_property("sql.streaming.queryId") or "",
+        checkpoint=wanted.checkpoint,
     )
-    text = f"{summary.lost} messages of {lost_of} lost" if summary.lost else ""
+    text = f"{summary.lost} messages of {_name(wanted)} lost" if summary.lost else ""
     with contextlib.suppress(PenstockError, msgspec.MsgspecError):
         upstream.report(progress, text=text)
 
@@ -373,7 +369,12 @@ class LeaseKeeper:
     def start(self, at: Position) -> None:
         """Take the lease for a query that stands at ``at``, and keep it."""
         self.renew_lease(at)
-        threading.Thread(target=self._run, name="penstock-lease", daemon=True).start()
+        # Only polls move the position: this thread could be late with it.
+        nowhere = Position(checkpoint=at.checkpoint)
+        thread = threading.Thread(
+            target=self._run, args=(nowhere,), name="penstock-lease", daemon=True
+        )
+        thread.start()
 
     def stop(self) -> None:
         """End; the lease lives on for its time, so that a query can be started again."""
@@ -389,10 +390,9 @@ class LeaseKeeper:
         if broken:
             _log.warning("the broker keeps this query's data no longer: %s", broken)
 
-    def _run(self) -> None:
-        # Only polls move the position: this thread could be late with it.
+    def _run(self, at: Position) -> None:
         while not self._ended.wait(self._every_s):
-            self.renew_lease(Position())
+            self.renew_lease(at)
 
 
 # ---- connections --------------------------------------------------------------------------------

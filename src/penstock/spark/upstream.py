@@ -61,6 +61,8 @@ class ReadRange(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     incarnation: int = 0
     columns: tuple[str, ...]
+    checkpoint: str = ""
+    """Of the query it is read for; empty in a batch read."""
 
 
 class Upstream(Protocol):
@@ -163,6 +165,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     offsets: OffsetsByQueue = {}
     incarnations: OffsetsByQueue = {}
     begins: OffsetsByQueue = {}
+    checkpoint: str = ""
+    """An id made with the first position and kept in all that follow: it tells the queries on one
+    subscription apart, over restarts. Checkpoints of before have none until their next batch."""
 
     def as_json(self) -> dict[str, Any]:
         """What Spark stores; equal positions give equal text."""
@@ -174,6 +179,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.begins:
             found["begins"] = ordered(self.begins)
+        if self.checkpoint:
+            found["checkpoint"] = self.checkpoint
         return found
 
     def begin_of(self, end: Position, topic: str, queue: str) -> int:

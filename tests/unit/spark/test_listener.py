@@ -10,8 +10,8 @@ from penstock.spark.readers import LeaseKeeper
 from penstock.spark.upstream import Position
 
 
-def source(endpoint="h:8815", subscription="etl"):
-    latest = {"offsets": {}, "endpoint": endpoint, "subscription": subscription}
+def source(endpoint="h:8815", subscription="etl", **more):
+    latest = {"offsets": {}, "endpoint": endpoint, "subscription": subscription, **more}
     return SimpleNamespace(latestOffset=json.dumps(latest))
 
 
@@ -44,6 +44,14 @@ def test_a_batch_is_told_to_the_broker_it_came_from(listener, told):
     assert (one.progress.batch_id, one.progress.query_name) == (7, "orders")
 
 
+def test_of_the_queries_on_a_subscription_the_one_is_named_that_it_is_about(listener, told):
+    sources = [source(checkpoint="c1"), source(checkpoint="c2")]
+    listener.onQueryProgress(SimpleNamespace(progress=progress(sources=sources)))
+    listener.onQueryIdle(SimpleNamespace(id="query", runId="run"))
+    listener.onQueryTerminated(SimpleNamespace(id="query", runId="run", exception=None))
+    assert [each.progress.checkpoint for each in told] == ["c1", "c2"] * 3
+
+
 def test_other_sources_directories_and_rocketmq_are_left_alone(listener, told):
     others = [
         SimpleNamespace(latestOffset=None),
@@ -53,7 +61,8 @@ def test_other_sources_directories_and_rocketmq_are_left_alone(listener, told):
     ]
     listener.onQueryProgress(SimpleNamespace(progress=progress(sources=others)))
     assert told == []
-    assert broker_of(source()) == ("h:8815", "etl")
+    assert broker_of(source()) == ("h:8815", "etl", "")
+    assert broker_of(source(checkpoint="c1")) == ("h:8815", "etl", "c1")
 
 
 def test_the_end_of_a_query_is_told_with_its_cause(listener, told):

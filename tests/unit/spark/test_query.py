@@ -52,6 +52,29 @@ def test_a_new_stream_begins_at_the_latest_offset_unless_told_otherwise():
     assert offsets(plain.initial()) == {"0": 7}
 
 
+def test_the_id_of_a_checkpoint_is_made_once_and_stays_over_restarts():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 7)
+    made, _ = query(upstream, maxRowsPerTrigger="3")
+    start = made.initial()
+    end = made.following(start)
+    assert end["checkpoint"] == start["checkpoint"] == made.latest()["checkpoint"]
+    again, _ = query(upstream)
+    assert again.following(end)["checkpoint"] == start["checkpoint"]
+    assert {each.checkpoint for each in upstream.asked} == {start["checkpoint"]}
+    other, _ = query(upstream)
+    assert other.initial()["checkpoint"] != start["checkpoint"]
+
+
+def test_a_checkpoint_without_an_id_gets_one_with_its_next_batch():
+    upstream = FakeUpstream(orders=1)
+    made, _ = query(upstream)
+    old = {name: value for name, value in made.initial().items() if name != "checkpoint"}
+    assert made.following(old) is old
+    upstream.grow("orders", "0", 7)
+    assert made.following(old)["checkpoint"] == upstream.asked[0].checkpoint != ""
+
+
 def test_with_nothing_new_the_very_start_comes_back():
     made, _ = query(FakeUpstream(orders=2))
     start = made.initial()

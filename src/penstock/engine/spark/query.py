@@ -1,5 +1,10 @@
 """Spark queries as the broker knows them: where each stands, what is kept for it, whom it brakes.
 
+Several queries may share one subscription (two sinks of one DataFrame): each has a checkpoint of
+its own, a position and a lease, so what the slowest needs is kept. The first is named as the
+subscription, the others with ``#`` and the beginning of their checkpoint's id. A new run of a
+checkpoint goes on in the place of the old one.
+
 Where a query stands is a subscription ``spark/<name>`` on each of its topics: durable, without
 consumers and not among those that hold data by themselves (D11), because its lease does that. The
 position is what the query says it has processed for good: the ``start`` of its polls. Rows in the
@@ -17,6 +22,7 @@ Not here: polls (``query_service.py``), the arithmetic of a brake (``flow/spark_
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -84,6 +90,9 @@ class QueryRow(msgspec.Struct, frozen=True):
     """Wall time; written now and then, so a restart may find it a little old."""
     cause: Cause = ""
     text: str = ""
+    subscription: str = ""
+    """Empty in rows of before: the name."""
+    checkpoint: str = ""
 
 
 class Query:
@@ -94,7 +103,9 @@ class Query:
 
     __slots__ = (
         "_back",
+        "checkpoint",
         "drain",
+        "had_batch",
         "heard_ms",
         "is_limited",
         "last",
@@ -105,11 +116,17 @@ class Query:
         "reads",
         "saved_ms",
         "state",
+        "subscription",
         "text",
     )
 
     def __init__(self, name: str, lease: Lease) -> None:
         self.name: Final = name
+        self.subscription = name
+        self.checkpoint = ""
+        """Which of the subscription's queries it is; empty = it does not say."""
+        self.had_batch = False
+        """True when a checkpoint may hold a batch of it, which must then be readable again."""
         self.lease: Final = lease
         self.reads: dict[Topic, Subscription] = {}
         """Its topics, and its position on each."""
@@ -141,7 +158,15 @@ class Query:
 
     def row(self) -> bytes:
         lease = self.lease
-        return msgspec.json.encode(QueryRow(lease.ttl_ms, lease.heard_ms, lease.cause, lease.text))
+        row = QueryRow(
+            lease.ttl_ms,
+            lease.heard_ms,
+            lease.cause,
+            lease.text,
+            self.subscription,
+            self.checkpoint,
+        )
+        return msgspec.json.encode(row)
 
     # Where it stands.
 
@@ -218,6 +243,11 @@ SAVE_MS: Final = 60_000
 """How old the word of a living query may be in the catalog: little beside a lease of a day."""
 LEASE_EVENTS_MAX: Final = 256
 """Kept for ``take_lease_events`` when nobody takes them."""
+SUBSCRIPTION_QUERIES_MAX: Final = 16
+"""On one subscription, so that new checkpoints day by day do not use up ``spark.queries_max``."""
+CHECKPOINT_NAMED: Final = 8
+"""Characters of a checkpoint's id in the name of a query that is not the first."""
+CHECKPOINT_ID: Final = re.compile(r"[0-9A-Za-z-]{0,64}")
 
 
 class QueryRegistry:
@@ -240,6 +270,8 @@ class QueryRegistry:
         self._host = host
         self._remove_subscription = remove_subscription
         self.queries: dict[str, Query] = {}
+        self._by_checkpoint: dict[tuple[str, str], Query] = {}
+        """By subscription and checkpoint."""
         self.pressures: Final = Pressures(settings, self.backlogs, lambda: self._chain.now_ms)
         self.leases_broken: Counter[str] = Counter()
         """By cause."""
@@ -255,6 +287,7 @@ class QueryRegistry:
                 if name.startswith(PREFIX):
                     query = self._known(name.removeprefix(PREFIX), wall_ms)
                     query.reads[topic] = subscription
+                    query.had_batch = True
         for name, body in self._definitions.all(QUERY_KIND).items():
             if name not in self.queries:
                 self._definitions.delete(QUERY_KIND, name)  # its topics are gone
@@ -263,23 +296,37 @@ class QueryRegistry:
             query.lease.ttl_ms = row.ttl_ms
             query.lease.restore(min(row.heard_ms, wall_ms), row.cause, row.text)
             query.saved_ms = row.heard_ms
+            self._identify(query, row.subscription or name, row.checkpoint)
         if self.queries:
             self.look_ms = self._chain.now_ms
 
     # What queries say.
 
-    def get_or_create(self, name: str, topics: list[Topic], start: OffsetMap) -> Query:
-        """The query of that name on these topics, made if there is none."""
-        query = self.queries.get(name)
+    def find(self, subscription: str, checkpoint: str) -> Query | None:
+        """The query of a checkpoint; one that never said which it is may be any."""
+        found = self._by_checkpoint.get((subscription, checkpoint))
+        if found is None:
+            found = self.queries.get(subscription)
+            if found is not None and checkpoint and found.checkpoint:
+                return None
+        return found
+
+    def on_subscription(self, subscription: str) -> list[Query]:
+        return [each for each in self.queries.values() if each.subscription == subscription]
+
+    def get_or_create(
+        self, subscription: str, topics: list[Topic], start: OffsetMap, checkpoint: str = ""
+    ) -> Query:
+        """The query of that subscription and checkpoint on these topics, made if there is none."""
+        query = self.find(subscription, checkpoint)
         is_new = query is None
         if query is None:
-            if not name or len(self.queries) >= self._settings.queries_max:
-                raise QueryRefused(
-                    BAD_REQUEST,
-                    f"there are {len(self.queries)} queries and {self._settings.queries_max} are "
-                    "allowed (spark.queries_max); forget one with `penstock queries forget`",
-                )
+            self._make_room(subscription, checkpoint)
+            name = self._free_name(subscription, checkpoint)
             query = self._known(name, self._chain.clock.wall_ms())
+        if checkpoint and not query.checkpoint:
+            self._identify(query, subscription, checkpoint)
+            is_new = True
         for topic in [each for each in query.reads if each.is_deleted]:
             del query.reads[topic]
         for topic in topics:
@@ -323,6 +370,7 @@ class QueryRegistry:
         query.state = "stopped"
         if is_final:
             del self.queries[name]
+            self._by_checkpoint.pop((query.subscription, query.checkpoint), None)
             for topic in query.topics():
                 self._remove_subscription(topic, query.reads[topic], "released")
             self._definitions.delete(QUERY_KIND, name)
@@ -409,6 +457,62 @@ class QueryRegistry:
             )
             query = self.queries[name] = Query(name, lease)
         return query
+
+    def _identify(self, query: Query, subscription: str, checkpoint: str) -> None:
+        query.subscription, query.checkpoint = subscription, checkpoint
+        if checkpoint:
+            self._by_checkpoint[subscription, checkpoint] = query
+
+    def _make_room(self, subscription: str, checkpoint: str) -> None:
+        """Look whether one more may be; those that left nothing to go back to make place."""
+        if not CHECKPOINT_ID.fullmatch(checkpoint):
+            raise QueryRefused(
+                BAD_REQUEST,
+                "the id of a checkpoint has at most 64 letters and digits; use the source of "
+                "`penstock-broker`, which makes one",
+            )
+        silent = [each for each in self.on_subscription(subscription) if not self.is_alive(each)]
+        for query in [each for each in silent if not each.had_batch]:
+            silent.remove(query)
+            self.release(query.name, is_final=True)
+        if len(self.on_subscription(subscription)) >= SUBSCRIPTION_QUERIES_MAX:
+            self._replace_silent(subscription, silent)
+        if not subscription or len(self.queries) >= self._settings.queries_max:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"there are {len(self.queries)} queries and {self._settings.queries_max} are "
+                "allowed (spark.queries_max); forget one with `penstock queries forget`",
+            )
+
+    def _replace_silent(self, subscription: str, silent: list[Query]) -> None:
+        """The one that is kept for nothing, else the longest silent, goes."""
+        if not silent:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"{SUBSCRIPTION_QUERIES_MAX} queries run on subscription '{subscription}', and no "
+                "more may; give this one a subscription of its own",
+            )
+        query = min(silent, key=lambda each: (each.lease.holds, each.lease.heard_ms))
+        if query.lease.holds:
+            text = (
+                f"subscription '{subscription}' has {SUBSCRIPTION_QUERIES_MAX} queries, the longest"
+                " silent one made room for a new one"
+            )
+            wall_ms = self._chain.clock.wall_ms()
+            self.leases_broken["silence"] += 1
+            self._record(LeaseEvent(wall_ms, "lease-broken", query.name, "silence", text))
+        self.release(query.name, is_final=True)
+
+    def _free_name(self, subscription: str, checkpoint: str) -> str:
+        short = f"{subscription}#{checkpoint[:CHECKPOINT_NAMED]}"
+        names = (subscription, short, f"{subscription}#{checkpoint}")
+        name = next((each for each in names if each not in self.queries), None)
+        if name is None:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"a subscription is named '{names[-1]}' already; name yours without '#'",
+            )
+        return name
 
     def _subscribed(self, query: Query, topic: Topic, start: OffsetMap) -> Subscription:
         found = topic.subscriptions.get(PREFIX + query.name)

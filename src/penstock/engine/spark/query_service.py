@@ -129,13 +129,18 @@ class QueryService:
             case LeaseRequest():
                 topics = self.resolve(request.topics, request.pattern)
                 lease = self.lease(
-                    request.subscription, topics, request.start, ttl_ms=request.ttl_ms
+                    request.subscription,
+                    topics,
+                    request.start,
+                    ttl_ms=request.ttl_ms,
+                    checkpoint=request.checkpoint,
                 )
                 return LeaseResponse(
                     ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text
                 )
             case ReleaseRequest():
-                self.release(request.subscription, is_final=request.is_final)
+                for query in self.registry.on_subscription(request.subscription):
+                    self.release(query.name, is_final=request.is_final)
             case ReportRequest():
                 state = request.state if request.state in STATES else "running"
                 self.report(request.subscription, request.progress, state, request.text)
@@ -191,7 +196,9 @@ class QueryService:
         """The answer, or None when the poll is held: then ``polled`` is called later."""
         topics = self.resolve(request.topics, request.pattern)
         self._check(request)
-        query = self.registry.get_or_create(request.subscription, topics, request.start)
+        query = self.registry.get_or_create(
+            request.subscription, topics, request.start, request.checkpoint
+        )
         query.polls += 1
         if request.report is not None:
             query.last = request.report.over(query.last)
@@ -239,11 +246,19 @@ class QueryService:
 
     # Leases and reports.
 
-    def lease(self, name: str, topics: list[Topic], start: OffsetMap, *, ttl_ms: int) -> Lease:
+    def lease(
+        self,
+        subscription: str,
+        topics: list[Topic],
+        start: OffsetMap,
+        *,
+        ttl_ms: int,
+        checkpoint: str = "",
+    ) -> Lease:
         """Keep what a query has not processed; where one begins that was silent is believed."""
-        known = self.registry.queries.get(name)
+        known = self.registry.find(subscription, checkpoint)
         is_begun = known is None or not self.registry.is_alive(known)
-        query = self.registry.get_or_create(name, topics, start)
+        query = self.registry.get_or_create(subscription, topics, start, checkpoint)
         if ttl_ms:
             query.lease.ttl_ms = ttl_ms
         self._acknowledge(query, topics, start, is_sure=is_begun)
@@ -254,9 +269,9 @@ class QueryService:
         """The query needs nothing kept; a final release forgets it. Unknown ones are gone."""
         self.registry.release(name, is_final=is_final)
 
-    def report(self, name: str, progress: BatchProgress, state: str, text: str) -> None:
+    def report(self, subscription: str, progress: BatchProgress, state: str, text: str) -> None:
         """What its listener saw; a query that nobody knows yet is not made by it."""
-        query = self.registry.queries.get(name)
+        query = self.registry.find(subscription, progress.checkpoint)
         if query is None:
             return
         query.last, query.state = progress.over(query.last), state
@@ -288,6 +303,7 @@ class QueryService:
                 messages += ahead[0]
                 size += ahead[1]
         if messages:
+            query.had_batch = True
             query.drain.took(messages, size, self._chain.now_ms)
             self._chain.request_turn()
 
@@ -339,6 +355,7 @@ class QueryService:
             answer.lag_bytes += slice_.size_bytes
         query.drain.gave(answer.rows, answer.bytes, self._chain.now_ms)
         query.is_limited = answer.rows < answer.lag_rows
+        query.had_batch |= answer.rows > 0
         query.state = "running" if answer.rows else "idle"
         answer.held = next(
             (text for topic in topics if (text := self.registry.pressures.held(topic, query.name))),

@@ -47,6 +47,10 @@ class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One query."""
 
     name: str
+    subscription: str
+    """Several queries may share it: two sinks of one DataFrame."""
+    checkpoint: str
+    """Which of them it is; Spark's own id of it is in ``last_batch``."""
     state: str
     """new, running, idle, stopped, failed, or silent when it was not heard of lately."""
     text: str
@@ -101,6 +105,8 @@ def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) ->
     held = [registry.pressures.held(topic, query.name) for topic in query.topics()]
     return QuerySnapshot(
         name=query.name,
+        subscription=query.subscription,
+        checkpoint=query.checkpoint,
         state=query.state if is_over or registry.is_alive(query) else "silent",
         text=query.text,
         topics=lags,

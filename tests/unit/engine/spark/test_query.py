@@ -6,10 +6,12 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
+from penstock.engine.spark.query import SUBSCRIPTION_QUERIES_MAX, QueryRefused
+from penstock.engine.spark.views import query_snapshots
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.reason import Reason
 from penstock.model.names import topic_name
-from penstock.model.queries import PollRequest
+from penstock.model.queries import BatchProgress, PollRequest, ReleaseRequest
 from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
@@ -29,6 +31,9 @@ class Bench(Workbench):
             subscription=name, topics=["orders"], start={"orders": {0: offset}}, **changes
         )
         return self.engine.queries.poll(order, self)
+
+    def report(self, checkpoint, state):
+        self.engine.queries.report("etl", BatchProgress(checkpoint=checkpoint), state, "")
 
     def send(self, channel, topic, count):
         self.publish(channel, topic, *[b"x" * 100] * count)
@@ -231,3 +236,126 @@ def test_a_lease_above_its_bytes_breaks_and_survives_a_restart():
     topic = bench.engine.topics()[0]
     bench.poll(bench.stored(topic))
     assert bench.query.lease.holds
+
+
+# ---- several Spark queries on one subscription --------------------------------------------------
+
+SLOW, FAST = "5a0e" * 8, "fa57" * 8
+
+
+def test_a_lease_keeps_what_the_slowest_of_two_queries_on_a_subscription_needs(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.poll(0, checkpoint=SLOW)
+    bench.poll(0, checkpoint=FAST)
+    fill_segments(bench, topic, channel, 6)
+    bench.poll(120, checkpoint=SLOW)
+    bench.poll(360, checkpoint=FAST)
+    fill_segments(bench, topic, channel, 2)
+    assert 0 < topic.queues[0].index.min_offset <= 120
+    assert bench.poll(120, checkpoint=SLOW).lost is None
+
+
+def test_each_query_of_a_subscription_is_shown_with_its_own_lag(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.send(channel, topic, 100)
+    bench.poll(10, checkpoint=SLOW)
+    bench.poll(100, checkpoint=FAST)
+    service = bench.engine.queries
+    shown = query_snapshots(service, bench.clock.monotonic_ms(), service.wall_ms)
+    assert [(each.name, each.subscription, each.lag_messages) for each in shown] == [
+        ("etl", "etl", 90),
+        ("etl#fa57fa57", "etl", 0),
+    ]
+    assert [each.checkpoint for each in shown] == [SLOW, FAST]
+
+
+def test_a_new_run_of_a_query_takes_the_place_of_the_old_one_also_after_a_restart(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.send(channel, topic, 100)
+    bench.poll(10, checkpoint=SLOW)
+    bench.poll(50, checkpoint=FAST)
+    bench.settle()
+    bench.kill()
+    bench.poll(70, checkpoint=FAST)
+    bench.poll(20, checkpoint=SLOW)
+    queries = bench.engine.queries.registry.queries
+    queue = bench.engine.topics()[0].queues[0]
+    assert {name: each.lowest(queue) for name, each in queries.items()} == {
+        "etl": 20,
+        "etl#fa57fa57": 70,
+    }
+
+
+def test_of_two_queries_the_silent_one_loses_its_lease_and_the_other_keeps_its_own(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.poll(0, checkpoint=SLOW)
+    bench.poll(0, checkpoint=FAST)
+    for _ in range(7):
+        bench.advance(100_000)
+        bench.poll(0, checkpoint=FAST)
+    bench.send(channel, topic, 1)
+    queries = bench.engine.queries.registry.queries
+    assert not queries["etl"].lease.holds
+    assert queries["etl#fa57fa57"].lease.holds
+
+
+def test_a_query_from_before_checkpoints_had_ids_keeps_its_position(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.send(channel, topic, 100)
+    bench.poll(40)
+    bench.poll(60, checkpoint=FAST)
+    assert list(bench.engine.queries.registry.queries) == ["etl"]
+    assert bench.query.position(topic.queues[0]) == 60
+
+
+def test_a_query_that_never_had_a_batch_leaves_nothing_behind_when_it_starts_anew(bench):
+    topic = bench.topic()
+    bench.poll(0, checkpoint=SLOW)
+    bench.report(SLOW, "stopped")
+    bench.poll(0, checkpoint=FAST)
+    bench.settle()
+    queries = bench.engine.queries.registry.queries
+    assert {name: each.checkpoint for name, each in queries.items()} == {"etl": FAST}
+    assert list(topic.subscriptions) == ["spark/etl"]
+    bench.kill()
+    assert list(bench.engine.queries.registry.queries) == ["etl"]
+
+
+def test_a_query_that_stopped_in_the_midst_of_a_batch_is_kept_when_another_starts(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.send(channel, topic, 10)
+    assert bench.poll(0, checkpoint=SLOW).rows == 10
+    bench.report(SLOW, "failed")
+    bench.poll(0, checkpoint=FAST)
+    assert len(bench.engine.queries.registry.queries) == 2
+
+
+def test_queries_on_one_subscription_are_bounded_the_longest_silent_one_makes_room(bench, caplog):
+    topic, channel = bench.topic(), bench.channel()
+    bench.send(channel, topic, 10)
+    registry = bench.engine.queries.registry
+    for number in range(SUBSCRIPTION_QUERIES_MAX):
+        bench.poll(0, checkpoint=f"{number:032x}"[::-1])
+    with pytest.raises(QueryRefused, match="16 queries run on subscription 'etl'"):
+        bench.poll(0, checkpoint=FAST)
+    bench.report("1".ljust(32, "0"), "stopped")
+    bench.poll(0, checkpoint=FAST)
+    assert len(registry.queries) == SUBSCRIPTION_QUERIES_MAX
+    assert "etl#10000000" not in registry.queries
+    assert "made room" in registry.take_lease_events()[-1].text
+
+
+def test_what_is_no_id_of_a_checkpoint_is_refused(bench):
+    bench.topic()
+    with pytest.raises(QueryRefused, match="letters and digits"):
+        bench.poll(0, checkpoint="x" * 65)
+    with pytest.raises(QueryRefused, match="letters and digits"):
+        bench.poll(0, checkpoint="a\nb")
+
+
+def test_giving_a_subscription_back_gives_all_its_queries_back(bench):
+    bench.topic()
+    bench.poll(0, checkpoint=SLOW)
+    bench.poll(0, checkpoint=FAST)
+    bench.engine.queries.handle(ReleaseRequest(subscription="etl", is_final=True), bench)
+    assert not bench.engine.queries.registry.queries
