@@ -102,6 +102,15 @@ def test_it_gets_ready_answers_and_stops_cleanly(start, tmp_path):
     assert not (tmp_path / "ready").exists()
 
 
+def test_the_end_of_its_terminal_does_not_end_it(start):
+    process = start()
+    process.wait_ready()
+    process.popen.send_signal(signal.SIGHUP)
+    assert process.ask("/livez") == (200, "ok\n")
+    code, output = process.end()
+    assert (code, "stopped cleanly" in output) == (0, True), output
+
+
 def test_the_banner_shows_endpoints_limits_and_weakened_promises(start):
     process = start("--durability", "os", "--memory-limit", "1GiB", "--disk-free-limit", "2MiB")
     process.wait_ready()

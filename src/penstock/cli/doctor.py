@@ -2,6 +2,8 @@
 
 Looks, and changes nothing: the data directory is not created, a port is bound for a moment and let
 go. ``fail`` means ``up`` would refuse (exit code 1); ``warn`` means it starts but less well.
+Beside the broker that runs on the same data directory it says so, and takes that broker's own ports
+for what they would be without it.
 """
 
 import json
@@ -21,7 +23,9 @@ from typing import Final
 import click
 
 from penstock.cli.flags import takes_settings
+from penstock.model.errors import NotFound
 from penstock.server.probes import Machine
+from penstock.server.ready_file import Ready, find_ready
 from penstock.settings.broker import PROTOCOLS
 from penstock.settings.declare import MIB, bytes_text
 from penstock.settings.load import Settings
@@ -75,6 +79,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Every finding, in the order in which ``up`` would meet the trouble."""
     yield _python()
     yield _event_loop()
+    running = _running(Path(settings.broker.data))
+    if running is not None:
+        yield _broker(running)
     yield _data_directory(Path(settings.broker.data))
     yield _disk(Path(settings.broker.data))
     yield _memory()
@@ -82,9 +89,35 @@ def examine(settings: Settings) -> Iterator[Finding]:
     for protocol in PROTOCOLS:
         port = settings.listeners.port(protocol)
         if port:
-            yield _port(protocol, settings.listeners.addresses, port)
+            own = running.endpoints.get(protocol, "") if running is not None else ""
+            if own.endswith(f":{port}"):
+                yield Finding(f"port {protocol}", OK, f"{port} is its own; free without it")
+            else:
+                yield _port(protocol, settings.listeners.addresses, port)
     yield _bulk_lane(is_wanted=settings.listeners.port("flight") is not None)
     yield from _spark()
+
+
+def _running(data: Path) -> Ready | None:
+    """The broker that is ready on the directory; one that was killed leaves its file behind."""
+    try:
+        ready = find_ready(data)
+        os.kill(ready.pid, 0)
+    except PermissionError:
+        return ready  # another user's
+    except (NotFound, OSError, OverflowError):
+        return None
+    return ready
+
+
+def _broker(running: Ready) -> Finding:
+    places = ", ".join(f"{name} {place}" for name, place in running.endpoints.items())
+    return Finding(
+        "broker",
+        OK,
+        f"runs here as process {running.pid} ({places or 'no listener'}); a second `up` would be "
+        "refused, and what follows is said as if it did not run",
+    )
 
 
 def _python() -> Finding:

@@ -5,6 +5,7 @@ The broker must have been started with ``--faults``. Each verb is one order post
 no such broker, or it refuses.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +14,28 @@ import click
 from penstock.cli.endpoint import takes_endpoint
 from penstock.cli.http_client import address, send
 from penstock.model.errors import PenstockError
+from penstock.settings.declare import parse_bytes, parse_ms
 
-_MS: Final = click.option("--ms", required=True, type=click.IntRange(0), help="Milliseconds.")
+
+def _read(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str], int]:
+    """A number with a unit, as settings take them; a bare one is the smallest unit."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError as problem:
+            raise click.BadParameter(f"{text!r}: {problem}") from None
+
+    return read
+
+
+_TIME: Final[dict[str, Any]] = {"required": True, "metavar": "TIME", "callback": _read(parse_ms)}
+_SIZE: Final[dict[str, Any]] = {
+    "required": True,
+    "metavar": "AMOUNT",
+    "callback": _read(parse_bytes),
+}
+_MS: Final = click.option("--ms", help="How long: 500 (milliseconds), 5s, 2min.", **_TIME)
 
 
 @click.group("fault", short_help="Make a running broker's disk or queues misbehave on purpose.")
@@ -60,7 +81,7 @@ def queue_delay(topic: str, ms: int, **where: Any) -> None:
 
 
 @command.command("memory")
-@click.option("--bytes", "used", required=True, type=click.IntRange(0), help="Memory to pretend.")
+@click.option("--bytes", "used", help="Memory to pretend: 2GiB.", **_SIZE)
 @takes_endpoint
 def memory(used: int, **where: Any) -> None:
     """Pretend that so much memory is used (F3)."""
@@ -68,7 +89,7 @@ def memory(used: int, **where: Any) -> None:
 
 
 @command.command("disk")
-@click.option("--bytes", "free", required=True, type=click.IntRange(0), help="Space to pretend.")
+@click.option("--bytes", "free", help="Space to pretend: 100MiB.", **_SIZE)
 @takes_endpoint
 def disk(free: int, **where: Any) -> None:
     """Pretend that only so much disk is free (F3)."""

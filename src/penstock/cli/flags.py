@@ -15,7 +15,7 @@ import click
 
 from penstock.model.errors import SettingsError
 from penstock.settings.describe import Described, describe
-from penstock.settings.load import Given, Settings, load_settings
+from penstock.settings.load import Given, Settings, load_settings, service_links
 
 _PARTS: Final = ("broker", "listeners", "storage", "flow", "rocketmq")
 FLAGGED: Final = {
@@ -35,12 +35,23 @@ def takes_settings(verb: Callable[..., None]) -> Callable[..., None]:
     def command(config: str | None, assignments: tuple[str, ...], **values: Any) -> None:
         flags = tuple(_given({name: values.pop(name) for name in FLAGGED}, assignments))
         path = Path(config) if config else None
+        _say_ignored(service_links(os.environ))
         verb(load_settings(flags, environ=os.environ, config=path), **values)
 
     # Decorators apply from the inside out, help lists from the outside in.
     for option in reversed([*(_option(*each) for each in FLAGGED.items()), _CONFIG, _SET]):
         command = option(command)
     return command
+
+
+def _say_ignored(links: list[str]) -> None:
+    if links:
+        click.echo(
+            f"penstock: ignored {len(links)} variables that Kubernetes sets for a service named "
+            f"penstock ({links[0]} ...); `enableServiceLinks: false` in the pod's spec keeps them "
+            "away",
+            err=True,
+        )
 
 
 def _given(

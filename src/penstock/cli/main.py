@@ -1,14 +1,15 @@
 """The ``penstock`` command: finds the verb, runs it, turns errors into one sentence and a code.
 
-To add a verb, write ``cli/<verb>.py`` with a click command (or group) named ``command`` and add its
-name to ``VERBS``. Only the file of the verb in use is imported, so a verb may import what it likes
-without slowing ``up``. ``EXIT_CODES`` are explained in ``docs/reference/exit-codes.md``.
+To add a verb, write ``cli/<verb>.py`` with a click command (or group) named ``command``, add its
+name to ``VERBS`` and what people type to ``EXAMPLES``. Only the file of the verb in use is
+imported, so a verb may import what it likes without slowing ``up``. ``EXIT_CODES`` are explained in
+``docs/reference/exit-codes.md``.
 
 click and not typer: typer 0.29 imports pydantic, and the broker must be ready in 0.4 s.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -81,13 +82,14 @@ class Verbs(click.Group):
             )
         command = getattr(module, cmd_name, None) or module.command
         assert isinstance(command, click.Command)
+        _add_examples(command, cmd_name)
         return command
 
 
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`penstock VERB --help` explains a verb.",
+    epilog="`penstock VERB --help` explains a verb, with examples.",
 )
 @click.version_option(__version__, message="penstock %(version)s")
 def penstock() -> None:
@@ -107,3 +109,83 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def exit_code(error: PenstockError) -> int:
     """The documented code for an error that ends the process."""
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+# ---- examples -----------------------------------------------------------------------------------
+# What ``--help`` of every verb ends with. In one place, so that a test can read each of them as the
+# command line would.
+
+
+EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
+    "up": ("up", "up --data /var/lib/penstock --memory-limit 2GiB", "up --amqp 5673 --pulsar off"),
+    "publish": (
+        'publish orders "one teapot" --tag new --key 4711',
+        'publish load "message {n}" --count 100000 --rate 5000',
+        "publish logs < app.log",
+    ),
+    "consume": (
+        "consume orders --group billing",
+        "consume orders --from first --count 10 --json",
+        'consume orders --from "10m ago" --tags "new || paid"',
+    ),
+    "demo": ("demo", "demo --list", "demo credit-flow"),
+    "why": ("why", "why orders --watch", "why --endpoint 127.0.0.1:15672 --json"),
+    "topics": ("topics list",),
+    "topics create": ("topics create orders --queues 8",),
+    "topics list": ("topics list", "topics list orders --all --json"),
+    "topics show": ("topics show orders",),
+    "topics set": ("topics set orders --spark-backpressure hard --spark-backlog-max 3000",),
+    "topics delete": ("topics delete orders", "topics delete orders --yes"),
+    "topics purge": ("topics purge orders", "topics purge orders --yes"),
+    "groups": ("groups list",),
+    "groups list": ("groups list", "groups list billing --json"),
+    "groups show": ("groups show billing",),
+    "groups reset": (
+        "groups reset billing --topic orders --to earliest",
+        "groups reset billing --topic orders --to 2026-01-31T08:00",
+    ),
+    "groups delete": ("groups delete billing", "groups delete billing --topic orders"),
+    "groups mode": ("groups mode billing pop --topic orders",),
+    "queues": ("queues list",),
+    "queues list": ("queues list", "queues list orders --vhost / --json"),
+    "exchanges": ("exchanges list",),
+    "exchanges list": ("exchanges list amq",),
+    "bindings": ("bindings list",),
+    "bindings list": ("bindings list orders",),
+    "connections": ("connections list",),
+    "connections list": ("connections list", "connections list --user admin --password secret"),
+    "connections close": (
+        'connections close "127.0.0.1:51234 -> 127.0.0.1:5672" --reason "too many publishes"',
+    ),
+    "queries": ("queries", "queries --json"),
+    "queries forget": ("queries forget daily-report",),
+    "settings": ("settings", "settings --durability os --json"),
+    "log": ("log check penstock-data",),
+    "log check": ("log check penstock-data",),
+    "log dump": ("log dump penstock-data --limit 10 --body",),
+    "fault": ("fault store-hold --ms 3s",),
+    "fault store-hold": ("fault store-hold --ms 3s",),
+    "fault sync-delay": ("fault sync-delay --ms 20",),
+    "fault write-error": ("fault write-error --count 3 --error eio",),
+    "fault queue-delay": ("fault queue-delay --topic orders --ms 5s",),
+    "fault memory": ("fault memory --bytes 64GiB",),
+    "fault disk": ("fault disk --bytes 10MiB",),
+    "fault clear": ("fault clear",),
+    "bench": ("bench engine",),
+    "bench engine": ("bench engine --only cpu",),
+    "interop": ("interop pika ../pika",),
+    "interop pika": ("interop pika ../pika --json",),
+    "interop amqplib": ("interop amqplib ../amqplib",),
+    "interop ali-ons": ("interop ali-ons ../ali-ons",),
+    "doctor": ("doctor", "doctor --data /var/lib/penstock --json"),
+}
+"""Verb -> lines behind ``penstock``."""
+
+
+def _add_examples(command: click.Command, words: str) -> None:
+    lines = [f"  penstock {line}" for line in EXAMPLES.get(words, ())]
+    if lines and not command.epilog:
+        command.epilog = "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *lines])
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            _add_examples(each, f"{words} {name}")

@@ -7,8 +7,8 @@ behind the HTTP port is built by the first who asks (``http/lazy.py``).
 
 Stop, on SIGTERM, Ctrl-C or ``request_stop``: remove the ready file, accept nobody, read no more,
 finish and confirm what was received, let connections say goodbye, write the last snapshot, unlock.
-A second signal ends the waiting for peers. A broker that is killed instead loses nothing that was
-confirmed; the clean stop only saves the next start its recovery.
+A second signal ends the waiting for peers; SIGHUP does nothing. A broker that is killed instead
+loses nothing that was confirmed; the clean stop only saves the next start its recovery.
 
 A failed sync (P4) or a mistake of our own stops it, too, and ``run`` raises what happened.
 """
@@ -333,6 +333,9 @@ def run(settings: Settings, *, protocols: Sequence[ProtocolBinding] | None = Non
     """Start a broker and run it until a signal; the exit code, or the ``PenstockError`` raised."""
     set_up_logging(settings.broker.log_level, is_json=settings.broker.is_log_json)
     began = time.perf_counter()
+    # The end of a terminal or of an ssh session is no wish to stop. Ignored and not handled: so it
+    # is for the Flight process, too, which inherits it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run(Broker(settings, protocols=protocols), began))
     return 0

@@ -2,13 +2,15 @@
 
 A value comes from a flag, else from an environment variable ``PENSTOCK_<PART>_<NAME>``, else from
 the TOML file (its tables are the parts), else it is the default; ``Settings.origins`` remembers
-which. Nothing is ignored: an unknown key or variable is an error that names the nearest one, so a
-misspelt limit never silently leaves the default in force.
+which. An unknown key or variable is an error that names the nearest one, so a misspelt limit never
+silently leaves the default in force. One kind is passed over: what Kubernetes sets in every pod for
+a service whose name begins with penstock (``service_links``).
 
 Not here: the settings themselves (``broker.py``, ``flow.py``, ``protocols.py``), text to
 values (``declare.py``), printing (``describe.py``).
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -114,6 +116,29 @@ def variable_name(key: str) -> str:
     return PREFIX + key.replace(".", "_").upper()
 
 
+def service_links(environ: Mapping[str, str]) -> list[str]:
+    """Variables of ours by prefix that Kubernetes made of a service named ``penstock``.
+
+    Their values tell as well: ``PENSTOCK_PORT`` is ``tcp://10.0.0.1:5672`` there, and a misspelt
+    setting of a port is a bare number.
+    """
+    known = {variable_name(key) for key in KINDS}
+    return [name for name in sorted(environ) if name not in known and _is_link(name, environ[name])]
+
+
+def _is_link(name: str, value: str) -> bool:
+    if _LINK.fullmatch(name):
+        return True
+    is_url = value.startswith(("tcp://", "udp://", "sctp://"))
+    return is_url and _LINK_URL.fullmatch(name) is not None
+
+
+_LINK: Final = re.compile(
+    PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR))"
+)
+_LINK_URL: Final = re.compile(PREFIX + r"(\w+_)?PORT(_\d+_(TCP|UDP|SCTP))?")
+
+
 def _from_file(config: Path | None) -> Iterator[Given]:
     if config is None:
         return
@@ -142,8 +167,9 @@ def _from_file(config: Path | None) -> Iterator[Given]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Given]:
     keys = {variable_name(key): key for key in KINDS}
+    links = service_links(environ)
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES or variable in links:
             continue
         if variable not in keys:
             raise SettingsError(

@@ -3,11 +3,14 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from penstock.cli import doctor
 from penstock.cli.main import main
+from penstock.server.ready_file import write_ready
 
 ALL_OFF = tuple(
     word
@@ -142,3 +145,23 @@ def test_a_flight_port_without_pyarrow_is_warned_of(capsys, tmp_path, monkeypatc
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     _, states, _ = examined(capsys, "--data", str(tmp_path), *ALL_OFF, "--flight", "0")
     assert states["pyarrow"] == "warn"
+
+
+def test_beside_its_own_broker_it_says_so_and_finds_no_fault(capsys, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        write_ready(tmp_path / "ready.json", {"amqp": f"127.0.0.1:{port}"})
+        arguments = ("--data", str(tmp_path), *ALL_OFF, "--amqp", str(port))
+        code, states, texts = examined(capsys, *arguments)
+    assert (code, states["broker"], states["port amqp"]) == (0, "ok", "ok")
+    assert f"runs here as process {os.getpid()}" in texts["broker"]
+    assert texts["port amqp"] == f"{port} is its own; free without it"
+
+
+def test_the_ready_file_of_a_killed_broker_is_no_broker(capsys, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    content = {"pid": ended.pid, "endpoints": {"amqp": "127.0.0.1:5672"}}
+    (tmp_path / "ready.json").write_text(json.dumps(content))
+    _, states, _ = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert "broker" not in states

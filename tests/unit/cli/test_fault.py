@@ -42,3 +42,30 @@ def test_a_broker_that_does_not_answer_is_named():
 )
 def test_a_verb_without_its_figures_is_a_usage_error(arguments):
     assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        (("store-hold", "--ms", "3s"), {"fault": "store-hold", "ms": 3000}),
+        (("sync-delay", "--ms", "20"), {"fault": "sync-delay", "ms": 20}),
+        (("memory", "--bytes", "2GiB"), {"fault": "memory", "bytes": 2 << 30}),
+        (("disk", "--bytes", "100MB"), {"fault": "disk", "bytes": 100_000_000}),
+    ],
+)
+def test_amounts_have_units(arguments, order, monkeypatch):
+    sent = []
+
+    def send(method, path, given, *, at):
+        sent.append(given)
+        return 200, {"done": "yes"}
+
+    monkeypatch.setattr("penstock.cli.fault.send", send)
+    result = run(*arguments, "--endpoint", "127.0.0.1:1")
+    assert (result.exit_code, sent) == (0, [order]), result.output
+
+
+def test_an_amount_that_is_none_says_what_it_takes():
+    result = run("store-hold", "--ms", "soon")
+    assert result.exit_code == 2
+    assert "10s, 5min" in result.output

@@ -1,9 +1,12 @@
 """The command itself: verbs, help, errors and exit codes."""
 
+import contextlib
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from penstock import __version__
@@ -100,3 +103,30 @@ def test_the_way_to_up_imports_neither_event_loop_nor_web_stack():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "[]"
+
+
+def every_command(command, words=()):
+    yield " ".join(words), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from every_command(command.get_command(context, name), (*words, name))
+
+
+def test_the_help_of_every_verb_ends_with_examples_of_it():
+    _, *commands = every_command(cli.penstock)
+    for words, command in commands:
+        text = command.get_help(click.Context(command, info_name=words))
+        assert f"  penstock {words}" in text.partition("Example")[2], words
+    assert set(cli.EXAMPLES) <= {words for words, _ in commands}
+
+
+@pytest.mark.parametrize("line", sorted({line for each in cli.EXAMPLES.values() for line in each}))
+def test_every_example_is_read_as_the_command_line_reads_it(line):
+    command, words = cli.penstock, shlex.split(line.partition(" <")[0])
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.get_command(click.Context(command), words.pop(0))
+    with contextlib.ExitStack() as stack:
+        if line.startswith(("log ", "interop ")):  # directories that are not here
+            stack.enter_context(pytest.raises(click.BadParameter, match="does not exist"))
+        command.make_context(line, words)

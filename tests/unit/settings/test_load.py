@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import SettingsError
-from penstock.settings.load import KINDS, Given, Settings, load_settings, variable_name
+from penstock.settings.load import (
+    KINDS,
+    Given,
+    Settings,
+    load_settings,
+    service_links,
+    variable_name,
+)
 
 KEY = "flow.queue_log_credit"
 VARIABLE = "PENSTOCK_FLOW_QUEUE_LOG_CREDIT"
@@ -133,3 +140,31 @@ def test_the_rocketmq_broker_stays_on_when_it_is_asked_for():
         ]
     )
     assert settings.listeners.port("rocketmq_broker") == 10911
+
+
+LINKS = {
+    "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+    "PENSTOCK_SERVICE_PORT": "5672",
+    "PENSTOCK_SERVICE_PORT_AMQP": "5672",
+    "PENSTOCK_PORT": "tcp://10.0.0.1:5672",
+    "PENSTOCK_PORT_5672_TCP": "tcp://10.0.0.1:5672",
+    "PENSTOCK_PORT_5672_TCP_PROTO": "tcp",
+    "PENSTOCK_PORT_5672_TCP_PORT": "5672",
+    "PENSTOCK_PORT_5672_TCP_ADDR": "10.0.0.1",
+    "PENSTOCK_CANARY_SERVICE_HOST": "10.0.0.2",
+    "PENSTOCK_CANARY_PORT": "tcp://10.0.0.2:5672",
+}
+"""What every pod finds beside services named penstock and penstock-canary."""
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_passed_over():
+    assert load_settings(environ=LINKS) == load_settings()
+    assert service_links(LINKS) == sorted(LINKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PENSTOCK_HTTP_PORT", "80"), ("PENSTOCK_PORT", "5672")]
+)
+def test_a_misspelt_setting_of_a_port_is_no_service_link(name, value):
+    with pytest.raises(SettingsError, match=f"unknown environment variable {name}"):
+        load_settings(environ={name: value})
