@@ -51,6 +51,7 @@ class AmqpBroker:
         self.all_settings: Final = settings
         self.settings: Final = settings.amqp
         self.timers: Final = Timers()
+        self.timers.add(self.context.client_log)
         self.gone: Final = DeliveryCounters()
         """What vhosts counted that are dropped."""
         self.connections: Final[dict[ConnectionId, AmqpConnection]] = {}

@@ -8,6 +8,7 @@ states (``states.py``), which method goes where (``commands.py``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -177,6 +178,16 @@ class AmqpChannel:
         elif self.is_open:
             self._advance(ChannelInput.ERROR)
             self.context.note_close(error)
+            self.context.client_log.say(
+                logging.WARNING,
+                "channel error",
+                self.connection.peer,
+                connection=self.connection.connection_id,
+                user=self.connection.user.name,
+                channel=self.number,
+                code=int(error.code),
+                text=str(error),
+            )
             self._give_back(is_polite=False)
             close = Close(int(error.code), error.reply_text, error.class_id, error.method_id)
             self.replies.send(method_frame(self.number, close))

@@ -29,7 +29,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.adapters.amqp.channel import AmqpChannel
 from penstock.adapters.amqp.commands import HANDLERS, CommandQueue
-from penstock.adapters.amqp.handshake import check_tuning, login, opened_vhost, server_properties
+from penstock.adapters.amqp.handshake import (
+    check_tuning,
+    claimed_user,
+    login,
+    opened_vhost,
+    server_properties,
+)
 from penstock.adapters.amqp.states import (
     CONNECTION_INPUTS,
     OVER,
@@ -149,8 +155,8 @@ class AmqpConnection:
     # More than thirty attributes: without slots each would be a look-up in a table.
     __slots__ = (
         "_awaited_close_ok", "_contents", "_handed_over", "_heartbeat", "_host", "_inflow",
-        "_is_half_closed", "_notices", "_outbox", "auth_mechanism", "channel_max", "channels",
-        "client_capabilities", "client_properties", "clock", "commands", "confirming",
+        "_is_half_closed", "_lost_reason", "_notices", "_outbox", "auth_mechanism", "channel_max",
+        "channels", "client_capabilities", "client_properties", "clock", "commands", "confirming",
         "connected_ms", "connection_id", "connection_name", "context", "engine_channels",
         "engine_connection", "frame_max", "heartbeat", "is_established", "is_over", "name", "peer",
         "received_bytes", "receives", "sends", "sent_bytes", "state", "unsent", "user", "vhost",
@@ -183,6 +189,8 @@ class AmqpConnection:
         self.wants_close = False
         self._is_half_closed = False
         """The peer will say no more."""
+        self._lost_reason = ""
+        """Why we gave it up, when it was us."""
         # Known when the handshake is done, not before.
         self.user: User
         self.vhost: VirtualHost
@@ -312,7 +320,8 @@ class AmqpConnection:
         if not self.is_reading or self._notices.is_blocked:
             heartbeat.heard_ms = now_ms
         if heartbeat.is_dead(now_ms):
-            logger.info("missed heartbeats of %s, interval %d s", self.name, self.heartbeat)
+            silent_s = SILENT_INTERVALS_MAX * self.heartbeat
+            self._lost_reason = f"it was silent for {silent_s} s, two heartbeat intervals"
             self.wants_close = True
         elif heartbeat.wants_beat(now_ms):
             self.send(HEARTBEAT)
@@ -332,6 +341,8 @@ class AmqpConnection:
     def closed(self, reason: str) -> None:
         """The connection is gone; give everything back."""
         if not self.is_over:
+            if self.is_established:
+                self._log(logging.INFO, "connection lost", reason=self._lost_reason or reason)
             self._end(ConnectionInput.LOST)
         elif self.state is not ConnectionState.CLOSED:
             self._advance(ConnectionInput.LOST)
@@ -421,7 +432,7 @@ class AmqpConnection:
         """Close the connection for this error; from now on only the answer to that is heard."""
         if self.is_over:
             return
-        logger.info("closing %s: %s", self.name, error)
+        self._log_error(error)
         self.context.note_close(error)
         self._end(ConnectionInput.ERROR, close_frame(error))
         self._await_close_ok()
@@ -464,6 +475,8 @@ class AmqpConnection:
         # Raises for what is not awaited.
         next_connection_state(self.state, received)
         if isinstance(method, Close):
+            said = f"by its client: {method.reply_code} {method.reply_text}".rstrip()
+            self._log(logging.INFO, "connection closed", reason=said)
             self._leave()
         elif isinstance(method, StartOk):
             self._log_in(method)
@@ -477,8 +490,14 @@ class AmqpConnection:
 
     def _log_in(self, method: StartOk) -> None:
         self._introduce(method.client_properties)
-        user = login(self._host.users, method, self.peer.host, self.client_capabilities)
+        try:
+            user = login(self._host.users, method, self.peer.host, self.client_capabilities)
+        except AmqpError as error:
+            if error.code is ReplyCode.ACCESS_REFUSED:
+                self._log_refused(method)
+            raise
         if user is None:
+            self._log_refused(method)
             self.wants_close = True
             return
         self.user = user
@@ -521,10 +540,42 @@ class AmqpConnection:
         self._contents.connection = self.engine_connection
         host.enter(self)
         self._advance(ConnectionInput.OPEN)
+        client = self.connection_name[:OWN_NAME_MAX]
+        self._log(logging.INFO, "connection opened", vhost=self.vhost.name, client=client)
         self._say(OpenOk())
 
     def _say(self, method: Method) -> None:
         self.send(method_frame(0, method))
+
+    # What operators read of it.
+
+    def _log(self, level: int, message: str, **fields: object) -> None:
+        if self.is_established:
+            fields = {"user": self.user.name, **fields}
+        self.context.client_log.say(
+            level, message, self.peer, connection=self.connection_id, **fields
+        )
+
+    def _log_refused(self, method: StartOk) -> None:
+        self._log(
+            logging.WARNING,
+            "log-in refused",
+            user=claimed_user(method),
+            mechanism=method.mechanism,
+            reason="user or password is wrong, or the user may not come from this address",
+        )
+
+    def _log_error(self, error: AmqpError) -> None:
+        if error.code is ReplyCode.CONNECTION_FORCED:
+            self._log(logging.INFO, "connection closed", reason=str(error))
+        elif error.code is not ReplyCode.ACCESS_REFUSED or self.is_established:  # told before
+            self._log(
+                logging.WARNING,
+                "connection error",
+                channel=error.channel,
+                code=int(error.code),
+                text=str(error),
+            )
 
     # What is left of the bytes.
 

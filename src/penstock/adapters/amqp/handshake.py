@@ -71,6 +71,15 @@ def login(users: Users, method: StartOk, host: str, capabilities: frozenset[str]
     return user
 
 
+def claimed_user(method: StartOk) -> str:
+    """Whom the client says it is, for the log; never its password."""
+    try:
+        given = credentials(method.mechanism, method.response)
+    except AmqpError:
+        return ""
+    return given.user if given is not None else ""
+
+
 class Credentials(NamedTuple):
     """A name and a claim to it."""
 
