@@ -410,6 +410,7 @@ class Engine:
         alarm = self.alarms.memory if name == "memory" else self.alarms.disk
         if alarm.update(value, self._chain.now_ms) is not None:
             self._look_at_gates()
+        self._housekeeping.disk_looked()
 
     def set_alarm_limits(self, *, memory_bytes: int, disk_free_bytes: int) -> None:
         """The marks that raise the alarms, once it is known what shares are shares of."""

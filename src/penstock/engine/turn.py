@@ -47,6 +47,9 @@ from penstock.settings.broker import StorageSettings
 STALE_DEADLINES_MAX = 64
 """Outdated deadlines kept beside one per subscription before they are cleared out."""
 
+SHORT_SWEEP_MS = 1_000
+"""Between two sweeps while the disk is short of room: a sweep looks at every queue there is."""
+
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
 
@@ -445,7 +448,9 @@ class Housekeeping:
 
     Retention (D11): a queue needs everything from the lowest cursor of a subscription that holds
     data, and everything its topic's retention time and size still cover. Segments go when no queue
-    needs them (``log/retention.py``).
+    needs them (``log/retention.py``). While the disk is short of room (``shortage_bytes`` of its
+    alarm) sweeps come every ``SHORT_SWEEP_MS``, with a snapshot that lets them have what was
+    settled last, and take what is kept only if there is room.
     """
 
     def __init__(
@@ -463,6 +468,7 @@ class Housekeeping:
         self._settings = settings
         self._registry = registry
         self._settlements = settlements
+        self._swept_ms = chain.now_ms
         self._sweep_ms = chain.now_ms + settings.retention_sweep_ms
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
@@ -488,7 +494,7 @@ class Housekeeping:
         """
         if self.snapshot_ms is None or now_ms < self.snapshot_ms:
             return
-        if not self._store.is_snapshot_due():
+        if not self._store.is_snapshot_due(is_urgent=self._shortage_bytes > 0):
             self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
             return
         self.snapshot_ms = None
@@ -509,12 +515,23 @@ class Housekeeping:
             for queue in topic.queues
         ]
 
+    @property
+    def _shortage_bytes(self) -> int:
+        return self._chain.alarms.disk.shortage_bytes
+
+    def disk_looked(self) -> None:
+        """The disk was looked at: while it is short of room the next sweep does not wait long."""
+        if self._shortage_bytes:
+            self._sweep_ms = min(self._sweep_ms, self._swept_ms + SHORT_SWEEP_MS)
+            self.due_ms = min(self.due_ms, self._sweep_ms)
+
     def run(self, now_ms: int, expire: Callable[[Topic], None]) -> None:
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark(now_ms)
         if now_ms >= self._sweep_ms:
+            self._swept_ms = now_ms
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
-            self._sweep()
+            self._sweep(now_ms)
         self.due_ms = self._sweep_ms
         if self._mark_ms is not None:
             self.due_ms = min(self.due_ms, self._mark_ms)
@@ -540,13 +557,16 @@ class Housekeeping:
         except AppendFailed:
             self._mark_ms = now_ms + self._settings.idle_mark_ms
 
-    def _sweep(self) -> None:
+    def _sweep(self, now_ms: int) -> None:
         wall_ms = self._chain.clock.wall_ms()
         needs = {
             int(queue.queue_id): _lowest_needed(queue, wall_ms, self._lowest_kept(queue))
             for queue in self._registry.queues.values()
         }
-        self._store.sweep(needs, wall_ms)
+        shortage_bytes = self._shortage_bytes
+        self._store.sweep(needs, wall_ms, shortage_bytes)
+        if shortage_bytes and self._store.end_position > self._store.snapshot_position:
+            self.snapshot_ms = now_ms  # the next sweep may only have what a snapshot covers
 
 
 def _lowest_needed(queue: Queue, wall_ms: int, kept: int | None) -> int:

@@ -2,7 +2,9 @@
 
 Who raises: a probe's figure crossing its watermark (resident memory too high, free disk too low).
 Who stops: connections that publish; consumers, acks and heartbeats go on. What wakes them: the
-figure getting better than the *other* mark, so an alarm at the limit does not flutter.
+figure getting better than the *other* mark, so an alarm at the limit does not flutter. Some way
+before the disk alarm lies its amber mark: below it ``shortage_bytes`` says how much is missing, and
+what is kept only "if there is room" goes (``engine/turn.py``).
 
 Invariants: an edge is returned once per episode, however often the probe reports; a limit of 0 is
 raised at the first look and stays; a probe that fails counts as the worst figure (``failed``).
@@ -39,6 +41,11 @@ AUTO_DISK_DIVISOR: Final = 20
 """``auto`` = min(5 % of the disk, 1 GiB): small disks are not mostly reserve, large ones enough."""
 
 
+AMBER_RATIO: Final = 1.25
+"""The amber mark of the disk in multiples of its limit, never below the mark that clears the alarm:
+what is kept if there is room goes before publishers are stopped, and an alarm can end by it."""
+
+
 class Edge(Enum):
     """A change of an alarm."""
 
@@ -49,7 +56,7 @@ class Edge(Enum):
 class Alarm:
     """One watched figure."""
 
-    __slots__ = ("_watermark", "episodes", "name", "reason", "since_ms", "value")
+    __slots__ = ("_is_seen", "_watermark", "episodes", "name", "reason", "since_ms", "value")
 
     def __init__(self, name: str, watermark: Watermark) -> None:
         self.name = name
@@ -58,6 +65,7 @@ class Alarm:
         self.since_ms: int | None = None
         """When it was raised; None while it is not."""
         self.episodes = 0
+        self._is_seen = False
         self._watermark = watermark
 
     @property
@@ -69,6 +77,17 @@ class Alarm:
     def limit(self) -> int:
         """The mark that raises it, in bytes."""
         return self._watermark.limit
+
+    @property
+    def shortage_bytes(self) -> int:
+        """How much of what there should be free is missing to the amber mark; 0 = enough.
+
+        A limit of 0 says "stop", not "no room"; nothing is known before the first look.
+        """
+        if not (self._is_seen and self._watermark.is_floor and self.limit):
+            return 0
+        amber = max(int(self.limit * AMBER_RATIO), self._watermark.high + 1)
+        return max(0, amber - self.value)
 
     @property
     def text(self) -> str:
@@ -84,6 +103,7 @@ class Alarm:
     def update(self, value: int, now_ms: int) -> Edge | None:
         """Look at a new figure; the edge if it changed the alarm."""
         self.value = value
+        self._is_seen = True
         return self._turn(self._watermark.update(value), now_ms)
 
     def failed(self, now_ms: int) -> Edge | None:

@@ -278,14 +278,17 @@ class Snapshots:
         self._is_in_job = False
         self._discarded: set[tuple[str, str]] = set()
 
-    def is_due(self, now_ms: int, dirty_queues: int, end: int) -> bool:
-        """True when enough time has gone by for a log that ends there; ``now_ms`` is monotonic."""
+    def is_due(self, now_ms: int, dirty_queues: int, end: int | None) -> bool:
+        """True when enough time has gone by for a log that ends there; ``now_ms`` is monotonic.
+
+        Without an end a small one does not wait longer than a large one.
+        """
         if self._pending is not None:
             return False
         if self._taken_ms is None:
             return True
         wait_ms = self._interval_ms + dirty_queues // DIRTY_QUEUES_PER_MS
-        if end - self.position < self._bytes_min:
+        if end is not None and end - self.position < self._bytes_min:
             wait_ms *= PATIENCE
         return now_ms - self._taken_ms >= wait_ms
 

@@ -5,8 +5,8 @@ At most one job is out. With durability ``fsync`` every job syncs what was appen
 written counts as durable at once. The position in frame heads is always the one really synced: the
 torn-tail rule of recovery builds on it.
 
-A full disk under the catalog defers the whole job: nothing was done, nothing is lost, it is tried
-again. Any other failure is final.
+A full disk under the catalog defers the job: only removals are done, which make room; nothing is
+lost, it is tried again. Any other failure is final.
 
 Not here: when to look for one (``server/turns.py``).
 """
@@ -115,7 +115,8 @@ class Commit:
         if job.is_deferred:
             self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
             self._deferred = job.unsynced
-            self.remove(job.removals)
+            self._parts.retention.left(job.removals[: job.removals_done])
+            self.remove(job.removals[job.removals_done :])
             self._parts.definitions.put_back(job.definition_ops)
             if job.snapshot_ops:
                 self._snapshots.deferred()
@@ -147,7 +148,7 @@ class Commit:
         times: list[int] = []
         files = self._parts.side_files
         if is_log_waiting:
-            if self._wants_snapshot_sync():
+            if self._wants_snapshot_sync() or self._are_only_handles_waiting():
                 times.append(0)
             elif self._interval_ms is not None:
                 times.append(self._synced_ms + self._interval_ms)
@@ -197,7 +198,15 @@ class Commit:
         self._parts.catalog.apply([meta_op(RUN_KEY, row)])
 
     def _is_log_waiting(self) -> bool:
-        return self._writer.end_position > self.synced_position or bool(self._deferred)
+        is_behind = self._writer.end_position > self.synced_position
+        return is_behind or bool(self._deferred) or self._writer.has_rolled
+
+    def _are_only_handles_waiting(self) -> bool:
+        """True when all is synced, but a segment rolled before its time is still open.
+
+        The disk gets nothing back of a file that is unlinked while somebody has it open.
+        """
+        return self._writer.has_rolled and self._writer.end_position <= self.synced_position
 
     def _wants_snapshot_sync(self) -> bool:
         pending = self._snapshots.pending_position
@@ -208,7 +217,7 @@ class Commit:
 
     def _is_log_due(self) -> bool:
         """Where written is durable enough: True when the log is to be synced all the same."""
-        if self._is_closing or self._wants_snapshot_sync():
+        if self._is_closing or self._wants_snapshot_sync() or self._are_only_handles_waiting():
             return True
         interval_ms = self._interval_ms
         return interval_ms is not None and not self._is_early(self._synced_ms + interval_ms)
@@ -245,7 +254,7 @@ class SyncJob(msgspec.Struct, eq=False):
     upto: LogPosition | None = None
     """The log is durable up to here once ``run`` has returned; None = no log sync in it."""
     is_deferred: bool = False
-    """The disk is too full for the catalog: nothing was done, try again later."""
+    """The disk is too full for the catalog: nothing but removals was done, try again later."""
 
     def run(self) -> None:
         """Do all of it; raises ``SyncFailed``, and then nothing it covers counts as stored."""
@@ -254,6 +263,8 @@ class SyncJob(msgspec.Struct, eq=False):
                 self.catalog.apply(self.definition_ops + self.snapshot_ops)
         except AppendFailed:
             self.is_deferred = True
+            if self.removals:  # an older snapshot covers them, and they are the room it waits for
+                self._remove()
             return
         except Exception as problem:
             raise SyncFailed(f"the catalog transaction failed: {problem}; {_ADVICE}") from problem

@@ -12,7 +12,10 @@ when it was last written to. A segment is *dead* when
 * every queue's lowest needed offset is at or past that queue's end offset in it.
 
 A dead segment stays for ``settled_keep_ms`` while all dead ones together have at most
-``settled_keep_bytes_max``; the oldest go first. It may lie anywhere: positions never change.
+``settled_keep_bytes_max``; the oldest go first. It may lie anywhere: positions never change. Both
+are kept only if there is room: whoever sweeps says how much the disk is short of, and so much goes
+at once, oldest first. If that is not enough and nobody needs the last segment, it is rolled
+(``is_last_idle``), so that it may go with the next sweep.
 
 The queues of the last segment are not written down: they are those whose ``last_position`` lies in
 it. A segment's row is written once it is full, and again when a release points back into it.
@@ -34,6 +37,9 @@ from penstock.model.ids import is_transient_id
 SEGMENT_KIND: Final = "segment"
 NOTHING_NEEDED: Final = 1 << 63
 """Lowest needed offset of a queue that does not exist any more."""
+
+ROLL_BYTES_MIN: Final = 64 * 1024
+"""A last segment smaller than the smallest one that can be set is not worth a new file."""
 
 _PAIR: Final = Struct("<IQ")
 
@@ -110,8 +116,8 @@ class Retention:
         self._uses: dict[int, SegmentUse] = {}
         self._changed: set[int] = set()
         self._active: SegmentUse | None = None
-        # Paths of segments that are forgotten and not yet gone for good from the disk.
-        self._leaving: set[str] = set()
+        # Paths and sizes of segments that are forgotten and not yet gone for good from the disk.
+        self._leaving: dict[str, int] = {}
         # The segment whose row was last written without its queues, because it was the last one.
         self._bare: int | None = None
 
@@ -183,12 +189,12 @@ class Retention:
         return ops
 
     def sweep(
-        self, needs: Mapping[int, int], now_ms: int, covered: int
+        self, needs: Mapping[int, int], now_ms: int, covered: int, shortage_bytes: int = 0
     ) -> tuple[list[Segment], dict[int, int]]:
         """Segments to remove now, and the new lowest readable offset of queues that lose entries.
 
         ``needs`` has the lowest needed offset of every queue that exists; ``covered`` is the
-        position of the last durable snapshot.
+        position of the last durable snapshot; so much as ``shortage_bytes`` goes at any age.
         """
         dead = [
             segment
@@ -198,7 +204,8 @@ class Retention:
             and not self._use(segment.base).is_needed(needs)
         ]
         excess = sum(segment.size_bytes for segment in dead) - self._keep_bytes_max
-        alive = {segment.path for segment in self._segments} | self._leaving
+        excess = max(excess, shortage_bytes - self.leaving_bytes)
+        alive = {segment.path for segment in self._segments} | self._leaving.keys()
         removed: list[Segment] = []
         for segment in dead:
             use = self._use(segment.base)
@@ -208,6 +215,20 @@ class Retention:
                 excess -= segment.size_bytes
         return removed, self._trims(removed)
 
+    @property
+    def leaving_bytes(self) -> int:
+        """What the disk gets back as soon as the commit thread has unlinked it."""
+        return sum(self._leaving.values())
+
+    def is_last_idle(self, needs: Mapping[int, int]) -> bool:
+        """True when nobody needs the last segment and a new one in its place would free much."""
+        last = self._segments.last
+        return (
+            last is not None
+            and last.size_bytes >= ROLL_BYTES_MIN
+            and not self._use(last.base).is_needed(needs)
+        )
+
     def last_ms(self, segment: Segment) -> int:
         """When the segment was last written to (wall time)."""
         return self._use(segment.base).last_ms
@@ -216,11 +237,12 @@ class Retention:
         """The segment goes; ``left`` says when it is gone."""
         self._uses.pop(segment.base, None)
         self._changed.add(segment.base)
-        self._leaving.add(segment.path)
+        self._leaving[segment.path] = segment.size_bytes
 
     def left(self, paths: Iterable[str]) -> None:
         """These files are gone, whatever happens to the machine."""
-        self._leaving.difference_update(paths)
+        for path in paths:
+            self._leaving.pop(path, None)
 
     def restore(
         self, rows: Mapping[int, SegmentRow], indexes: Iterable[QueueIndex], covered: int
@@ -240,7 +262,8 @@ class Retention:
         return all(
             segment.base in rows
             for segment in self._segments
-            if segment.end <= covered and segment is not holder
+            # One that was rolled before its time may have nothing in it, and then has no row.
+            if segment.size_bytes and segment.end <= covered and segment is not holder
         )
 
     def _trims(self, removed: list[Segment]) -> dict[int, int]:

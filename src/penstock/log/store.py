@@ -14,6 +14,7 @@ Not here: recovery (``recovery.py``), the thread (``server/turns.py``), cursors 
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ from penstock.log.recovery import Recovered, StoreParts, recover
 from penstock.log.segment import Segment
 from penstock.log.storage import Storage
 from penstock.model.clock import Clock
-from penstock.model.errors import InvariantBroken
+from penstock.model.errors import AppendFailed, InvariantBroken
 from penstock.model.ids import LogPosition
 from penstock.model.record import Record
 from penstock.settings.broker import StorageSettings
@@ -246,8 +247,15 @@ class Store:
             self.durable_position = commit.synced_position
         self.counters.syncs = commit.syncs
 
-    def is_snapshot_due(self) -> bool:
-        """True when ``offer_snapshot`` should be called (at most every second, and if needed)."""
+    def is_snapshot_due(self, *, is_urgent: bool = False) -> bool:
+        """True when ``offer_snapshot`` should be called (at most every second, and if needed).
+
+        Urgent: one that only lets segments go is needed, too, and a small one does not wait longer.
+        """
+        if is_urgent:
+            return self.end_position > self._snapshots.position and self._snapshots.is_due(
+                self._clock.monotonic_ms(), self._indexes.dirty_count, None
+            )
         return self._content_end > self._snapshots.position and self._snapshots.is_due(
             self._clock.monotonic_ms(), self._indexes.dirty_count, self._content_end
         )
@@ -276,13 +284,18 @@ class Store:
         """Recovery would begin to read the log here."""
         return self._snapshots.position
 
-    def sweep(self, needs: Mapping[int, int], now_ms: int) -> list[Segment]:
+    def sweep(
+        self, needs: Mapping[int, int], now_ms: int, shortage_bytes: int = 0
+    ) -> list[Segment]:
         """Remove segments nobody needs (D11, D12); the commit thread unlinks them.
 
         ``needs`` maps queue ids to the lowest offset that is still needed; a queue that is not in
-        it needs everything it has. ``now_ms`` is wall time.
+        it needs everything it has. ``now_ms`` is wall time. ``shortage_bytes``: the disk is short
+        of so much, what is kept if there is room goes.
         """
-        removed = sweep(self._parts, needs, now_ms, self._snapshots.position)
+        removed = sweep(
+            self._parts, needs, now_ms, self._snapshots.position, shortage_bytes=shortage_bytes
+        )
         self._commit.remove([segment.path for segment in removed])
         self.counters.segments_removed += len(removed)
         return removed
@@ -409,12 +422,19 @@ class HotTail:
 # unlinks the files. A crash in between leaves files that the next sweep finds dead again.
 
 
-def sweep(parts: StoreParts, needs: Mapping[int, int], now_ms: int, covered: int) -> list[Segment]:
-    """Forget what may go; ``needs`` and ``now_ms`` as in ``Store.sweep``."""
+def sweep(
+    parts: StoreParts,
+    needs: Mapping[int, int],
+    now_ms: int,
+    covered: int,
+    *,
+    shortage_bytes: int,
+) -> list[Segment]:
+    """Forget what may go; ``needs``, ``now_ms`` and ``shortage_bytes`` as in ``Store.sweep``."""
     lowest = {index.queue_id: index.min_offset for index in parts.indexes.by_id.values()}
     lowest.update(needs)
     segments, retention = parts.segments, parts.retention
-    removed, trims = retention.sweep(lowest, now_ms, covered)
+    removed, trims = retention.sweep(lowest, now_ms, covered, shortage_bytes)
     for segment in removed:
         if segment is segments.first:  # nothing stored before its end is left
             parts.keys.trim(retention.last_ms(segment))
@@ -423,4 +443,7 @@ def sweep(parts: StoreParts, needs: Mapping[int, int], now_ms: int, covered: int
         retention.forget(segment)
     for queue_id, min_offset in trims.items():
         parts.indexes.trim(queue_id, min_offset)
+    if shortage_bytes > retention.leaving_bytes and retention.is_last_idle(lowest):
+        with suppress(AppendFailed):  # not even room for a name: the next sweep tries again
+            parts.writer.roll()
     return removed

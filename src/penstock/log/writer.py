@@ -144,6 +144,16 @@ class LogWriter:
         """Write an empty frame that only carries the synced mark."""
         return self.append((), 0, durable_upto=durable_upto)
 
+    def roll(self) -> None:
+        """Begin a new segment before the last one is full; raises ``AppendFailed``."""
+        if self._active is not None and self._active.size_bytes and not self.is_poisoned:
+            self._roll()
+
+    @property
+    def has_rolled(self) -> bool:
+        """True while handles of full segments wait for a sync to close them."""
+        return bool(self._rolled)
+
     def take_unsynced(self) -> UnsyncedSet | None:
         """Everything that needs a sync since the last call; None when nothing does."""
         rolled, has_new_names = self._rolled, self._has_new_names

@@ -136,6 +136,8 @@ class World:
         self.catalog = MemoryCatalog()
         self.trace = Trace()
         self.ledger = Ledger()
+        self.was_disk_short = False
+        """The disk alarm was raised at least once: settled data may be gone."""
         self.topics: dict[str, SimTopic] = {}
         """By label, the deleted ones included: a crash may bring one back."""
         self.live_topics: list[SimTopic] = []
@@ -297,7 +299,9 @@ class World:
 def kept_from(world: World, sim_topic: SimTopic, queue: Queue) -> int:
     """The first offset that retention may not have taken (D11)."""
     storage = world.settings.storage
-    if storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES:
+    is_kept = storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES
+    # Kept if there is room: a disk that was short of it may have had what was settled.
+    if is_kept and not world.was_disk_short:
         return 0
     # A subscription needs what it has not settled, from where it could begin when it was made;
     # one that a crash brought back after it was deleted has no claim.

@@ -246,3 +246,110 @@ def test_the_first_consumer_of_a_subscription_gets_what_came_before_it():
     reader.attach(bench.outlet, Window(10), name="c")
     bench.settle()
     assert [each.record.body for each in bench.outlet.deliveries] == [b"first", b"second"]
+
+
+# ---- a disk that runs full ----------------------------------------------------------------------
+# Settled data is kept if there is room; when the disk says there is none, it goes.
+
+
+DISK_BYTES = 1024 * KIB
+DISK_LIMIT = 200 * KIB
+
+
+class SmallDisk:
+    """An engine on a disk of a megabyte, whose probe looks every 500 ms."""
+
+    def __init__(self, **storage):
+        self.bench = Workbench(Settings(storage=StorageSettings(**storage)))
+        self.bench.storage.capacity_bytes = DISK_BYTES
+        self.look()
+        self.bench.engine.set_alarm_limits(memory_bytes=1 << 60, disk_free_bytes=DISK_LIMIT)
+        self.topic = self.bench.topic()
+        self.subscription = self.bench.reader(self.topic)
+        self.channel = self.bench.channel()
+        self.episodes = self.alarm.episodes
+        self.look()
+
+    def look(self):
+        self.bench.engine.set_alarm("disk", self.bench.storage.free_bytes())
+        self.bench.settle()
+
+    @property
+    def alarm(self):
+        return self.bench.engine.alarms.disk
+
+    def fill(self, until):
+        """Publish until the probe says so; how many messages there are."""
+        index = self.topic.queues[0].index
+        while not until():
+            self.bench.publish(self.channel, self.topic, *[b"x" * KIB] * 10)
+            self.bench.settle()
+            self.look()
+        return index.next_offset
+
+    def drain(self):
+        queue = self.topic.queues[0]
+        self.subscription.settle_upto(queue.queue_id, queue.index.next_offset)
+
+    def wait(self, seconds):
+        for _ in range(2 * seconds):
+            self.bench.advance(500)
+            self.look()
+
+
+@pytest.mark.parametrize("segment_bytes_max", [64 * KIB, 64 * KIB * KIB])
+def test_a_drained_disk_leaves_its_alarm_by_itself_and_publishers_go_on(segment_bytes_max):
+    disk = SmallDisk(segment_bytes_max=segment_bytes_max)
+    stored = disk.fill(until=lambda: disk.alarm.is_raised)
+    disk.bench.publish(disk.channel, disk.topic, b"held")
+    disk.wait(5)
+    assert disk.alarm.is_raised, "nothing is settled yet"
+    assert disk.topic.queues[0].index.next_offset == stored
+    disk.drain()
+    disk.wait(5)
+    assert not disk.alarm.is_raised
+    assert disk.bench.bodies(disk.topic)[-1] == b"held"
+    for ending in (disk.bench.kill, disk.bench.cut_power, disk.bench.stop):
+        ending()
+        queue = next(iter(disk.bench.engine.topics())).queues[0]
+        assert queue.index.next_offset == stored + 1
+        (entry,) = queue.index.entries(stored, 9)
+        assert disk.bench.store.read([(entry[0], entry[4])])[0].body == b"held"
+
+
+def test_settled_data_goes_before_the_alarm_oldest_first_and_no_more_than_is_missing():
+    disk = SmallDisk(segment_bytes_max=64 * KIB)
+    disk.fill(until=lambda: disk.alarm.shortage_bytes)
+    assert not disk.alarm.is_raised
+    disk.drain()
+    disk.wait(5)
+    index = disk.topic.queues[0].index
+    assert not disk.alarm.shortage_bytes
+    assert disk.alarm.episodes == disk.episodes
+    assert 0 < index.min_offset < index.next_offset - 300, "the newest stay: there is room"
+
+
+def test_settled_data_stays_while_there_is_room():
+    disk = SmallDisk(segment_bytes_max=64 * KIB)
+    disk.fill(until=lambda: disk.topic.queues[0].index.next_offset >= 400)
+    disk.drain()
+    disk.wait(30)
+    assert disk.topic.queues[0].index.min_offset == 0
+    assert len(disk.bench.storage.list("log")) > 5
+
+
+def test_a_last_segment_that_somebody_needs_is_not_rolled():
+    disk = SmallDisk()
+    stored = disk.fill(until=lambda: disk.alarm.is_raised)
+    disk.subscription.settle_upto(disk.topic.queues[0].queue_id, stored - 1)
+    disk.wait(5)
+    assert disk.alarm.is_raised
+    assert len(disk.bench.storage.list("log")) == 1
+
+
+def test_the_disk_of_a_deleted_topic_comes_back():
+    disk = SmallDisk()
+    disk.fill(until=lambda: disk.alarm.is_raised)
+    disk.bench.engine.delete_topic(disk.topic.name)
+    disk.wait(5)
+    assert not disk.alarm.is_raised

@@ -103,3 +103,26 @@ def test_limits_are_read_as_shares_or_bytes(text, total, expected):
 def test_an_unreadable_limit_is_an_error_that_quotes_it(text):
     with pytest.raises(SettingsError, match="limit"):
         parse_limit(text, 1000)
+
+
+def test_a_disk_is_short_of_what_is_missing_to_its_amber_mark():
+    alarm = disk_alarm(1000, 1.1)
+    assert alarm.shortage_bytes == 0, "nobody has looked yet"
+    shortages = []
+    for value in (1251, 1250, 1249, 500, 0):
+        alarm.update(value, 1)
+        shortages.append(alarm.shortage_bytes)
+    assert shortages == [0, 0, 1, 750, 1250]
+
+
+def test_the_amber_mark_lies_where_the_alarm_clears_or_above():
+    alarm = disk_alarm(1000, 2.0)
+    alarm.update(1, 1)
+    assert alarm.update(1 + alarm.shortage_bytes, 2) is Edge.CLEARED
+
+
+def test_a_limit_of_zero_and_memory_are_never_short_of_disk():
+    stopped, memory = disk_alarm(0, 1.1), memory_alarm(1000, 0.9)
+    stopped.update(0, 1)
+    memory.update(5000, 1)
+    assert (stopped.shortage_bytes, memory.shortage_bytes) == (0, 0)

@@ -110,6 +110,20 @@ def test_settled_data_stays_only_up_to_a_size_oldest_first():
     assert world.swept({}, now_ms=50)[0] == [0, 1]
 
 
+def test_a_short_disk_gets_what_it_is_short_of_oldest_first_and_counts_what_is_leaving():
+    world = World(keep_ms=10**6)
+    for _ in range(4):
+        world.segment()
+    short = world.retention.sweep({}, 50, 10**9, SIZE + 1)[0]
+    assert [segment.base // SIZE for segment in short] == [0, 1]
+    for segment in short:
+        world.segments.discard(segment)
+        world.retention.forget(segment)
+    assert world.retention.sweep({}, 50, 10**9, 2 * SIZE)[0] == [], "as much is on its way"
+    world.retention.left(segment.path for segment in short)
+    assert len(world.retention.sweep({}, 50, 10**9, 2 * SIZE)[0]) == 1
+
+
 def test_uses_are_found_again_in_rows_and_indexes(world):
     world.retention.note_delayed(8, 1)
     rows = {
