@@ -92,7 +92,9 @@ class House:
     async def get(self, path):
         host, port = self.broker.endpoints["http"].rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
+        )
         answer = await asyncio.wait_for(reader.read(), WAIT_SECONDS_MAX)
         writer.close()
         return answer.decode()
