@@ -1,8 +1,10 @@
 """Rows of a real broker: through its Flight process, and from its files when it has stopped."""
 
+import json
 import os
 import signal
 
+import pika
 import pytest
 
 from penstock.bulk.client import BulkClient
@@ -66,6 +68,33 @@ def test_a_reader_waits_for_the_next_flight_process_when_one_dies(running, bulk)
     os.kill(first, signal.SIGKILL)
     assert bodies(bulk) == [b"%d" % number for number in range(COUNT)]
     assert children(running.pid) != [first]
+
+
+def test_an_amqp_retry_is_a_new_row_that_x_death_tells_apart_and_a_requeue_is_none(running, bulk):
+    with pika.BlockingConnection(pika.URLParameters(running.amqp_url)) as connection:
+        channel = connection.channel()
+        again = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"}
+        channel.queue_declare("work", durable=True, arguments=again)
+        later = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work"}
+        channel.queue_declare("wait", durable=True, arguments={"x-message-ttl": 1, **later})
+        channel.basic_publish("", "work", b"job", pika.BasicProperties(message_id="m-1"))
+        taken = channel.consume("work")
+        channel.basic_reject(next(taken)[0].delivery_tag, requeue=True)
+        channel.basic_reject(next(taken)[0].delivery_tag, requeue=False)
+        channel.basic_ack(next(taken)[0].delivery_tag)
+        channel.cancel()
+    [queue] = bulk.resolve(["work"]).topics[0].queues
+    wanted = Ticket(topic="work", queue=0, start=0, end=queue.end, columns=["properties", "body"])
+    rows = [row for batch in bulk.read(wanted) for row in batch.to_pylist()]
+    first, retried = [dict(row["properties"]) for row in rows]
+    assert [row["body"] for row in rows] == [b"job", b"job"]
+    assert first["message_id"] == retried["message_id"] == "m-1"
+    assert "x-death" not in first
+    deaths = json.loads(retried["x-death"])
+    assert [(each["queue"], each["reason"], each["count"]) for each in deaths] == [
+        ("wait", "expired", 1),
+        ("work", "rejected", 1),
+    ]
 
 
 def test_a_killed_brokers_directory_gives_the_same_rows(tmp_path):

@@ -328,21 +328,31 @@ class PublisherReplies:
         """These are not stored and never will be."""
         refused = self._counters.refused
         refused[refusal.kind] = refused.get(refusal.kind, 0) + len(publications)
-        self._refused.setdefault(channel, []).extend(
-            [(publication.token, refusal) for publication in publications]
-        )
+        self._tell_refused(channel, publications, refusal)
 
     def unroutable(self, batch: PublishBatch[Queue]) -> None:
-        """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
+        """No queue wants it: confirmed at once, or refused if the publisher insists on one.
+
+        The protocol counts what becomes of those it is told of: only it knows.
+        """
         channel = batch.channel
         mandatory = [each for each in batch.publications if each.is_mandatory]
         optional = [each for each in batch.publications if not each.is_mandatory]
-        self._counters.unroutable += len(batch.publications)
+        nobody_told = batch.publications if channel.is_closed else optional
+        self._counters.note_unroutable(len(nobody_told), is_returned=False)
         if mandatory:
             text = "no queue is bound for this message and it is mandatory; nothing was stored"
-            self.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
+            refusal = Refusal(RefusalKind.NO_ROUTE, "route", text)
+            self._tell_refused(channel, mandatory, refusal)
         if optional:
             self.confirm(channel, optional)
+
+    def _tell_refused(
+        self, channel: PublishChannel[Queue], publications: list[Publication], refusal: Refusal
+    ) -> None:
+        self._refused.setdefault(channel, []).extend(
+            [(publication.token, refusal) for publication in publications]
+        )
 
     def flush(self) -> None:
         while self._refused or self._confirmed:

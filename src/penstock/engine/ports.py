@@ -91,6 +91,9 @@ Confirmation = Publication
 class PublishChannel(Protocol[QueueT_contra]):
     """The channel that a publish came on, as far as the publish needs it later."""
 
+    is_closed: bool
+    """Nobody is there to be told what became of it."""
+
     def queue_processed(self, queue: QueueT_contra, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""
         ...

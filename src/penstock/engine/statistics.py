@@ -26,11 +26,21 @@ class EngineCounters(msgspec.Struct):
     refused: dict[RefusalKind, int] = {}
     routed: int = 0
     """Copies handed to queues: a publish to three queues counts three."""
-    unroutable: int = 0
+    unroutable_dropped: int = 0
+    """No queue was there for them, and their publisher did not ask to hear of it."""
+    unroutable_returned: int = 0
+    """No queue was there for them, and their publisher was told."""
     bytes_in: int = 0
     """Origin bytes of admitted publishes."""
     dropped_after_close: int = 0
     """Publishes held on after a polite close, and then refused: nobody was there to be told."""
+
+    def note_unroutable(self, messages: int, *, is_returned: bool) -> None:
+        """No queue was there for them: the one count of it, whoever found it out."""
+        if is_returned:
+            self.unroutable_returned += messages
+        else:
+            self.unroutable_dropped += messages
 
 
 class TopicStatistics(msgspec.Struct, frozen=True):
@@ -61,7 +71,8 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     confirmed: int
     refused: dict[RefusalKind, int]
     routed: int
-    unroutable: int
+    unroutable_dropped: int
+    unroutable_returned: int
     bytes_in: int
     turns: int
     settlements: int

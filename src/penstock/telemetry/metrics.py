@@ -219,7 +219,14 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     yield _counter("penstock_messages_published", "Publishes that came in", engine.published)
     yield _counter("penstock_messages_confirmed", "Publishes confirmed", engine.confirmed)
     yield _counter("penstock_messages_routed", "Copies handed to queues", engine.routed)
-    yield _counter("penstock_messages_unroutable", "Without a queue", engine.unroutable)
+    unroutable = CounterMetricFamily(
+        "penstock_messages_unroutable",
+        "Publishes that no queue was there for, each counted once",
+        labels=["outcome"],
+    )
+    unroutable.add_metric(["dropped"], engine.unroutable_dropped)
+    unroutable.add_metric(["returned"], engine.unroutable_returned)
+    yield unroutable
     yield _counter("penstock_published_bytes", "Bytes of admitted publishes", engine.bytes_in)
     refused = CounterMetricFamily(
         "penstock_messages_refused", "Publishes not stored", labels=["reason"]

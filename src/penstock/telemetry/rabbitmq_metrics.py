@@ -68,7 +68,12 @@ def _messages(engine: EngineStatistics, queues: list[SubscriptionStatistics]) ->
         ("received", "Messages received from publishers", engine.published),
         ("confirmed", "Messages confirmed to publishers", engine.confirmed),
         ("routed", "Messages routed to queues", engine.routed),
-        ("unroutable_dropped", "Messages no queue was found for", engine.unroutable),
+        ("unroutable_dropped", "Messages no queue was found for", engine.unroutable_dropped),
+        (
+            "unroutable_returned",
+            "Mandatory messages no queue was found for",
+            engine.unroutable_returned,
+        ),
         ("delivered", "Messages delivered to consumers", settled + unacked + redelivered),
         ("redelivered", "Messages redelivered to consumers", redelivered),
         ("acknowledged", "Messages acknowledged by consumers", settled),

@@ -37,6 +37,19 @@ def test_messages_and_resources_have_the_names_people_know() -> None:
     assert figures["rabbitmq_alarms_memory_used_watermark"] == 0
 
 
+def test_unroutable_messages_are_the_same_number_under_both_names() -> None:
+    bench = AmqpBench()
+    peer = bench.client()
+    for _ in range(3):
+        peer.publish(1, "", "nowhere", b"x")
+    peer.publish(1, "", "nowhere", b"x", is_mandatory=True)
+    peer.turn()
+    figures = parsed(rabbitmq_page(bench.engine.statistics(), process()))
+    assert figures["rabbitmq_global_messages_received_total"] == 4
+    assert figures["rabbitmq_global_messages_unroutable_dropped_total"] == 3
+    assert figures["rabbitmq_global_messages_unroutable_returned_total"] == 1
+
+
 def test_the_page_is_prometheus_text() -> None:
     page = rabbitmq_page(AmqpBench().engine.statistics(), process()).decode()
     assert page.endswith("\n")

@@ -55,13 +55,12 @@ class AmqpContext:
         engine.counter_families.register(
             "amqp_closes", "Channels and connections that we closed", "reason", self._closes
         )
-        self.undelivered: Final[dict[str, int]] = {}
-        """Publishes that went to no queue, by reason."""
+        self._replies: Final = {"unread": 0}
         engine.counter_families.register(
-            "amqp_undelivered",
-            "Publishes that went to no queue: dropped, returned, or replies nobody read",
-            "reason",
-            self.undelivered,
+            "amqp_direct_replies",
+            "Direct replies that were unroutable because their requester does not read",
+            "outcome",
+            self._replies,
         )
 
     def note_close(self, error: AmqpError) -> None:
@@ -69,9 +68,9 @@ class AmqpContext:
         name = error.code.name
         self._closes[name] = self._closes.get(name, 0) + 1
 
-    def note_undelivered(self, reason: str, messages: int) -> None:
-        """Publishes had nowhere to go."""
-        self.undelivered[reason] = self.undelivered.get(reason, 0) + messages
+    def note_unread_replies(self, messages: int) -> None:
+        """Direct replies found a requester that does not read what it gets."""
+        self._replies["unread"] += messages
 
 
 # ---- log ----------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class ReplyConsumer:
             unsent.queued(1, len(record.origin))
             taken.append(record)
         if len(taken) < len(records):
-            channel.context.note_undelivered("reply not read", len(records) - len(taken))
+            channel.context.note_unread_replies(len(records) - len(taken))
         if taken:
             first_tag = self._skip_tags(len(taken))
             size = sum([len(record.origin) for record in taken])

@@ -228,6 +228,7 @@ class ChannelPublisher:
         commit-ok.
         """
         if self.tx is not None or not self._channel.context.engine.alarms.is_raised:
+            self._channel.context.engine.counters.published += len(records)
             self._drop_now(head, records)
             self._ack(first, len(records))
             return
@@ -255,8 +256,8 @@ class ChannelPublisher:
 
     def _drop_now(self, head: PublishHead, records: list[Record]) -> None:
         """They come back if they must not be lost, and are done with."""
-        reason = "returned" if head.is_mandatory else "unroutable"
-        self._channel.context.note_undelivered(reason, len(records))
+        counters = self._channel.context.engine.counters
+        counters.note_unroutable(len(records), is_returned=head.is_mandatory)
         if not head.is_mandatory:
             self.dropped += len(records)
         else:

@@ -256,8 +256,35 @@ def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is
     many(peer, 3, key="nowhere")
     many(peer, 2, key="nowhere", is_mandatory=True)
     peer.leave()
-    (tally,) = [each for each in bench.engine.counter_families if each.name == "amqp_undelivered"]
-    assert tally.counts == {"unroutable": 3, "returned": 2}
+    seen = bench.engine.statistics()
+    assert (seen.unroutable_dropped, seen.unroutable_returned) == (3, 2)
+    assert (seen.published, seen.refused) == (5, {})
+
+
+def test_what_goes_to_no_queue_is_counted_once_also_under_an_alarm(bench, peer):
+    alarm(bench, True)
+    many(peer, 3, key="nowhere")
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.turn()
+    assert bench.engine.statistics().unroutable_dropped == 0, "nothing became of it yet"
+    alarm(bench, False)
+    peer.turn()
+    seen = bench.engine.statistics()
+    assert (seen.unroutable_dropped, seen.unroutable_returned) == (3, 2)
+    assert (seen.published, seen.refused) == (5, {})
+    publisher = peer.session.channels[1].publisher
+    assert (publisher.dropped, publisher.returned) == (3, 2)
+
+
+def test_what_must_come_back_to_a_closed_channel_is_dropped_and_counted_as_such(bench, peer):
+    alarm(bench, True)
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.turn()
+    peer.call(1, Close(200, "bye", 0, 0))
+    alarm(bench, False)
+    peer.turn()
+    seen = bench.engine.statistics()
+    assert (seen.unroutable_dropped, seen.unroutable_returned) == (2, 0)
 
 
 def test_an_alternate_exchange_counts_as_a_route(bench, peer):

@@ -158,16 +158,12 @@ def broker_statistics(broker: AmqpBroker, vhosts: Iterable[QueueStatistics]) -> 
     for each in vhosts:
         whole = whole.plus(each)
     counters = broker.engine.counters
-    returned, dropped = (
-        broker.context.undelivered.get(each, 0) for each in ("returned", "unroutable")
-    )
     return BrokerStatistics(
         *whole[:3],
-        # The engine never sees what AMQP finds no queue for.
-        counters.published + returned + dropped,
+        counters.published,
         counters.confirmed,
-        returned,
-        dropped,
+        counters.unroutable_returned,
+        counters.unroutable_dropped,
         *whole[5:],
         **broker.context.churn,
     )
