@@ -2,6 +2,7 @@
 
     penstock interop ali-ons DIR        DIR: a checkout of ali-sdk/ali-ons, outside this repository
     penstock interop pika|amqplib DIR   over AMQP: ``interop_amqp.py``
+    penstock interop rocketmq-tests DIR Apache's own integration tests: ``rocketmq/apache_tests.py``
 
 ``ali-ons`` starts two joined brokers (a fresh pair for each part of the suite: messages of one part
 are still being retried when the next begins), creates the topic and groups which the suite takes
@@ -34,6 +35,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from kit.rocketmq.apache_tests import rocketmq_tests
 from kit.slow_link import slow_link
 from penstock.cli.remoting import RemotingClient
 from penstock.model.errors import PenstockError
@@ -363,7 +365,7 @@ def command() -> None:
     """Run another client's own test suite against Penstock."""
 
 
-for _each in COMMANDS:
+for _each in (*COMMANDS, rocketmq_tests):
     command.add_command(_each)
 
 

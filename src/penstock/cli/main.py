@@ -177,6 +177,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "interop pika": ("interop pika ../pika --json",),
     "interop amqplib": ("interop amqplib ../amqplib",),
     "interop ali-ons": ("interop ali-ons ../ali-ons",),
+    "interop rocketmq-tests": ("interop rocketmq-tests ../rocketmq --only pop",),
     "doctor": ("doctor", "doctor --data /var/lib/penstock --json"),
 }
 """Verb -> lines behind ``penstock``."""
