@@ -1,7 +1,7 @@
 """A private RabbitMQ in the foreground, until Ctrl-C: the reference for suites and figures.
 
     python benchmarks/macro/rabbitmq.py                  on a free port, which is printed
-    python benchmarks/macro/rabbitmq.py --port 5672      where pika's and amqplib's tests look
+    python benchmarks/macro/rabbitmq.py --port 5672      where the tests of AMQP clients look
 
 Debian's package must be installed (``rabbitmq-server``); its service need not run. Node, port
 mapper, cookie and files are this run's own and are gone when it ends.
@@ -25,7 +25,8 @@ def main():
         with rabbitmq(options.port, options.dir) as broker:
             print(
                 f"RabbitMQ {broker.version} on 127.0.0.1:{broker.port}, pid {broker.pid}, "
-                f"up after {broker.start_seconds:.2f} s; Ctrl-C stops it",
+                f"up after {broker.start_seconds:.2f} s; Ctrl-C stops it\n"
+                f"RABBITMQCTL={broker.rabbitmqctl}",
                 flush=True,
             )
             signal.pause()

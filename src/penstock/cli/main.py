@@ -176,6 +176,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "interop": ("interop pika ../pika",),
     "interop pika": ("interop pika ../pika --json",),
     "interop amqplib": ("interop amqplib ../amqplib",),
+    "interop rabbitmq-java": (
+        "interop rabbitmq-java ../rabbitmq-java-client",
+        "interop rabbitmq-java ../rabbitmq-java-client --grep QosTests#fairness",
+    ),
     "interop ali-ons": ("interop ali-ons ../ali-ons",),
     "interop rocketmq-tests": ("interop rocketmq-tests ../rocketmq --only pop",),
     "doctor": ("doctor", "doctor --data /var/lib/penstock --json"),

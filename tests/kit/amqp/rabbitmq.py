@@ -11,6 +11,7 @@ all of them gone at the end. Without the package there is nothing to compare wit
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -63,6 +64,19 @@ class RabbitMq:
         found = sorted((self._script.parent.parent / "plugins").glob("rabbit-*"))
         found += sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
         return found[0].name.rpartition("-")[2] if found else "unknown"
+
+    @property
+    def rabbitmqctl(self) -> Path:
+        """Its ``rabbitmqctl``, made on demand; which node is meant need not be known."""
+        program = self._home / "rabbitmqctl"
+        ours = self._environment()
+        changed = {name: value for name, value in ours.items() if os.environ.get(name) != value}
+        exports = "".join(f"export {name}={shlex.quote(each)}\n" for name, each in changed.items())
+        real = shlex.quote(str(self._script.with_name("rabbitmqctl")))
+        call = f'[ "$1" = -n ] && shift 2\nexec {real} -n "$RABBITMQ_NODENAME" "$@"\n'
+        program.write_text(f"#!/bin/sh\n{exports}{call}")
+        program.chmod(0o755)
+        return program
 
     def start(self) -> None:
         """Start, and return once ``connection.start`` came from every loopback."""

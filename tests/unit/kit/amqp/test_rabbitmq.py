@@ -1,6 +1,7 @@
 """RabbitMQ of the machine: what is missing is named; who speaks AMQP is known by its first word."""
 
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
@@ -61,3 +62,17 @@ def test_a_node_keeps_to_its_own_directory_ports_and_loopback(tmp_path, monkeypa
     settings = (tmp_path / "rabbitmq.conf").read_text()
     assert "listeners.tcp.1 = 127.0.0.1:5672\nlisteners.tcp.2 = ::1:5672\n" in settings
     node.stop()  # nothing runs, nothing happens
+
+
+def test_its_rabbitmqctl_means_this_node_whichever_was_named(tmp_path, monkeypatch):
+    real = tmp_path / "rabbitmqctl-real" / "rabbitmqctl"
+    real.parent.mkdir()
+    real.write_text('#!/bin/sh\necho "$HOME" "$@"\n')
+    real.chmod(0o755)
+    monkeypatch.setattr(module.shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(module, "SCRIPTS", (real.with_name("rabbitmq-server"),))
+    real.with_name("rabbitmq-server").touch()
+    program = RabbitMq(tmp_path, 5672).rabbitmqctl
+    called = (program, "-n", "rabbit@localhost", "eval", "a b")
+    said = subprocess.run(called, check=True, capture_output=True, text=True).stdout
+    assert said == f"{tmp_path} -n penstock-5672@localhost eval a b\n"

@@ -1,4 +1,4 @@
-"""``penstock interop pika|amqplib``: what is read from the reports, and what is refused."""
+"""``penstock interop pika|amqplib|rabbitmq-java``: what is read from reports, what is refused."""
 
 import json
 import socket
@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kit import interop
-from kit.interop import AMQPLIB, PIKA, counted
+from kit.interop import AMQPLIB, PIKA, RABBITMQ_JAVA, counted
 from penstock.model.errors import PenstockError
 
 KNOWN = next(iter(PIKA.known_failures))
@@ -30,6 +30,18 @@ not ok 1 - connect
 # fail 1
 # cancelled 0
 # skipped 1
+"""
+
+MAVEN = """[INFO] Running com.rabbitmq.client.test.functional.QosTests
+[ERROR] Tests run: 16, Failures: 1, Errors: 1, Skipped: 0, Time elapsed: 9 s <<< FAILURE! -- in \
+com.rabbitmq.client.test.functional.QosTests
+[ERROR] com.rabbitmq.client.test.functional.QosTests.fairness -- Time elapsed: 5.2 s <<< FAILURE!
+org.opentest4j.AssertionFailedError: expected: <true> but was: <false>
+[ERROR] com.rabbitmq.client.test.RpcTest.rpc(String)[1] -- Time elapsed: 0.019 s <<< ERROR!
+[INFO] Tests run: 2, Failures: 0, Errors: 0, Skipped: 1, Time elapsed: 0.2 s -- in com.rabbitmq.X
+[ERROR] Failures:
+[ERROR]   QosTests.fairness:251 expected: <true> but was: <false>
+[ERROR] Tests run: 18, Failures: 1, Errors: 1, Skipped: 1
 """
 
 
@@ -60,12 +72,33 @@ def test_a_failure_of_node_names_the_test_and_its_suite():
     assert (counts.passed, counts.skipped) == (2, 1)
 
 
-@pytest.mark.parametrize("suite", [PIKA, AMQPLIB])
+def test_a_failure_of_maven_is_named_by_class_and_method():
+    counts = counted(RABBITMQ_JAVA, MAVEN, 1)
+    assert (counts.passed, counts.skipped) == (15, 1)
+    assert counts.failures == ("QosTests.fairness", "RpcTest.rpc(String)[1]")
+
+
+@pytest.mark.parametrize("excused", ["QosTests.fairness", "QosTests"])
+def test_what_penstock_has_not_is_set_apart_with_its_reason(excused):
+    suite = RABBITMQ_JAVA._replace(excused={excused: "no fairness here"})
+    counts = counted(suite, MAVEN, 1)
+    assert counts.failures == ("RpcTest.rpc(String)[1]",)
+    assert counts.excused == (("QosTests.fairness", "no fairness here"),)
+    assert counts.failed_too == 0
+
+
+def test_a_checkout_without_its_generator_is_told_what_to_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(interop.shutil, "which", lambda tool: tool)
+    result = run("rabbitmq-java", str(checkout(tmp_path, RABBITMQ_JAVA)))
+    assert "clone rabbitmq/rabbitmq-codegen there" in str(result.exception)
+
+
+@pytest.mark.parametrize("suite", [PIKA, AMQPLIB, RABBITMQ_JAVA])
 def test_a_suite_that_did_not_run_is_not_good(suite):
     assert not counted(suite, "No module named pytest\n", 1).is_good
 
 
-@pytest.mark.parametrize("suite", [PIKA, AMQPLIB])
+@pytest.mark.parametrize("suite", [PIKA, AMQPLIB, RABBITMQ_JAVA])
 def test_a_directory_that_is_no_checkout_is_refused(tmp_path, monkeypatch, suite):
     monkeypatch.setattr(interop.shutil, "which", lambda tool: tool)
     result = run(suite.name, str(tmp_path))
@@ -99,3 +132,18 @@ def test_the_counts_of_a_running_broker_are_told_and_the_report_is_kept(tmp_path
     assert result.exit_code == 1
     assert json.loads(result.output)["failed"] == 1
     assert output.read_text() == PYTEST
+
+
+def test_a_suite_that_controls_a_running_broker_is_told_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(interop.shutil, "which", lambda tool: tool)
+    suite = RABBITMQ_JAVA._replace(
+        install=lambda directory: None, command=lambda grep: ["echo", "called with"]
+    )
+    output = tmp_path / "kept.txt"
+    flags = [str(checkout(tmp_path, suite)), "--running", "--output", str(output)]
+    monkeypatch.delenv(interop.RABBITMQCTL, raising=False)
+    refused = CliRunner().invoke(interop._verb(suite), flags)
+    assert "name a program in RABBITMQCTL" in str(refused.exception)
+    monkeypatch.setenv(interop.RABBITMQCTL, "the-real-one")
+    CliRunner().invoke(interop._verb(suite), flags)
+    assert output.read_text() == "called with -Drabbitmqctl.bin=the-real-one\n"
