@@ -202,6 +202,9 @@ class MemoryHost:
         """It is asked with the next ``save``."""
         self.noted[subscription] = None
 
+    def save_definition(self, subscription: HostedSubscription) -> None:
+        """There is no catalog."""
+
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
     ) -> None:

@@ -152,6 +152,7 @@ class Engine:
             self._settlements,
             self._dead_letters,
             cast("Callable[[HostedSubscription], None]", self._dispatch_queue.wake),
+            save_definition=self._registry.save_subscription,
             transient_floor=transient_floor,
         )
 
@@ -672,6 +673,7 @@ class EngineHost:
         dead_letters: DeadLetters,
         wake: Callable[[HostedSubscription], None],
         *,
+        save_definition: Callable[[HostedSubscription], None],
         transient_floor: int,
     ) -> None:
         self.clock: Clock = chain.clock
@@ -687,6 +689,7 @@ class EngineHost:
         self.wake = wake
         self.recent = store.recent
         self.note_settlement: Callable[[HostedSubscription], None] = settlements.note
+        self.save_definition = save_definition
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         return self._store.read(wanted)

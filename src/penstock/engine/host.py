@@ -168,6 +168,10 @@ class Host(Protocol):
         """
         ...
 
+    def save_definition(self, subscription: HostedSubscription) -> None:
+        """What the catalog says of it has changed: its row goes into the next transaction."""
+        ...
+
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
     ) -> None:
@@ -262,6 +266,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     """Everything about a subscription that is not its place in the queues."""
 
     mode: Mode = Mode.SHARED
+    """What its queues begin with. Consumers may bring another (``Subscription.attach``); then it is
+    what was brought last."""
     is_durable: bool = True
     """False: nothing of it is saved, it ends with the process."""
     holds_data: bool = True

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.host import Host, Mode, SubscriptionOptions
+from penstock.engine.host import Host, HostedSubscription, Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
 from penstock.flow.credit import Credit
@@ -53,6 +53,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     topic_id: int
     name: str
     mode: Mode
+    """What its consumers brought last: to be shown, and where the next ones begin."""
     holds_data: bool = True
     sees_unsynced: bool = False
     delivery_limit: int = 0
@@ -206,11 +207,19 @@ class Registry:
         subscription_id = SubscriptionId(new_id("subscription"))
         subscription = Subscription(subscription_id, name, topic.queues, options, host)
         self.add_subscription(topic, subscription)
-        if is_durable:
+        self.save_subscription(subscription)
+        return subscription
+
+    def save_subscription(self, hosted: HostedSubscription) -> None:
+        """Put a subscription's row into the next transaction, if it is durable."""
+        subscription = cast("Subscription", hosted)
+        options = subscription.options
+        if options.is_durable:
+            subscription_id = subscription.subscription_id
             row = SubscriptionRow(
                 subscription_id,
-                topic.topic_id,
-                name,
+                cast("Queue", subscription.lead_queue).topic.topic_id,
+                subscription.name,
                 options.mode,
                 options.holds_data,
                 options.sees_unsynced,
@@ -220,7 +229,6 @@ class Registry:
             body = msgspec.json.encode(row)
             self._definitions.put(SUBSCRIPTION_KIND, str(subscription_id), body)
             self._chain.request_turn()
-        return subscription
 
     def subscription(self, subscription_id: int) -> Subscription | None:
         """The subscription with that id, if there is one."""

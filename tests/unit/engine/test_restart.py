@@ -226,3 +226,18 @@ def test_what_is_stored_after_an_unclean_stop_was_never_delivered_before():
     bench.settle()
     flags = {each.record.body: each.is_redelivered for each in outlet.deliveries}
     assert flags == {b"old": True, b"new": False}
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_type_that_the_last_consumer_brought_is_shown_after_a_restart(bench, end):
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    consumer = subscription.attach(bench.outlet, Window(1), name="a", mode=Mode.KEY_SHARED)
+    bench.settle()
+    subscription.detach(consumer)
+    getattr(bench, end)()
+    restored = by_name(bench)["orders"].subscriptions["s"]
+    assert restored.options.mode is Mode.KEY_SHARED
+    assert restored.cursor(topic.queues[0].queue_id).mode is Mode.KEY_SHARED
+    restored.attach(bench.outlet, Window(1), name="a", mode=Mode.FAILOVER)
+    assert restored.options.mode is Mode.FAILOVER

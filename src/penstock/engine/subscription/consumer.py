@@ -26,7 +26,7 @@ from typing import Protocol, Required, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.host import Host, HostedSubscription
+from penstock.engine.host import Host, HostedSubscription, Mode
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
 from penstock.model.ids import ConsumerId, QueueId
@@ -40,6 +40,7 @@ class ConsumerKeywords(TypedDict, total=False):
     """What ``Subscription.attach`` may be told about a consumer; see the attributes below."""
 
     name: Required[str]
+    mode: Mode | None
     priority: int
     key_ranges: Sequence[KeyRange]
     queue_ids: Sequence[QueueId]
@@ -53,6 +54,8 @@ class RefusalReason(Enum):
 
     BUSY = "busy"
     """Another one has exclusive use."""
+    MODE = "mode"
+    """Those who are there read in another way."""
     KEY_RANGE = "key-range"
     TOO_MANY = "too-many"
 
@@ -99,6 +102,7 @@ class Consumer:
         "is_auto_settled",
         "is_passive",
         "key_ranges",
+        "mode",
         "name",
         "outlet",
         "owns_unsent",
@@ -121,6 +125,7 @@ class Consumer:
         unsent: UnsentLimit,
         owns_unsent: bool = True,
         inflight: InflightLimit,
+        mode: Mode | None = None,
         priority: int = 0,
         key_ranges: Sequence[KeyRange] = (),
         queue_ids: Sequence[QueueId] = (),
@@ -136,6 +141,8 @@ class Consumer:
         self.owns_unsent = owns_unsent
         """False: it is its connection's, whose adapter closes it."""
         self.inflight = inflight
+        self.mode = mode
+        """The subscription type it came with; None = whichever its queues have."""
         self.priority = priority
         """Higher is served first."""
         self.key_ranges = tuple(key_ranges)
@@ -420,6 +427,13 @@ class PendingEntries:
             start <= offset < start + len(run.sizes) - run.settled
             for start, run in self._runs.items()
         )
+
+    def forget_slots(self) -> None:
+        """Nobody keeps the order of keys any more; what is in flight belongs to none."""
+        entries = self._entries  # what is in a run has no key
+        for offset, entry in entries.items():
+            if entry.slot:
+                entries[offset] = replace(entry, slot=0)
 
     def shrink(self, entry: PendingEntry, messages: int) -> None:
         """``messages`` of a batch are settled while the rest stays in flight."""

@@ -22,9 +22,14 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from penstock.engine.host import DelayedBudget, IndexEntry, SubscribedQueue
-from penstock.engine.subscription.consumer import Consumer, PendingEntries
-from penstock.engine.subscription.dispatchers import Dispatcher
+from penstock.engine.host import DelayedBudget, IndexEntry, Mode, SubscribedQueue
+from penstock.engine.subscription.consumer import (
+    Consumer,
+    ConsumerRefusal,
+    PendingEntries,
+    RefusalReason,
+)
+from penstock.engine.subscription.dispatchers import make_dispatcher
 from penstock.flow.demand import UNLIMITED
 from penstock.log.format import CursorState
 from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
@@ -40,6 +45,9 @@ class QueueCursor:
 
     The delivered mark is reserved ahead and saved before it is reached, so that after an unclean
     stop everything below it is delivered as "possibly again" (D13).
+
+    The mode is the cursor's, not the subscription's: Pulsar's consumers subscribe partition by
+    partition, and each partition is read as those attached to it want.
     """
 
     __slots__ = (
@@ -49,7 +57,9 @@ class QueueCursor:
         "flagged_below",
         "head_deadline_ms",
         "head_offset",
+        "honours_delay",
         "is_saved",
+        "mode",
         "next_offset",
         "offered_upto",
         "pending",
@@ -65,7 +75,7 @@ class QueueCursor:
     def __init__(
         self,
         queue: SubscribedQueue,
-        dispatcher: Dispatcher,
+        mode: Mode,
         low_mark: int,
         *,
         is_saved: bool,
@@ -75,7 +85,10 @@ class QueueCursor:
     ) -> None:
         self.queue = queue
         self.queue_id: QueueId = queue.queue_id
-        self.dispatcher = dispatcher
+        self.mode = mode
+        self.honours_delay = mode.honours_delay
+        """Of the mode; every message with a delivery time asks."""
+        self.dispatcher = make_dispatcher(mode)
         self.is_saved = is_saved
         self.sees_unsynced = sees_unsynced
         self.reserve = reserve
@@ -165,10 +178,43 @@ class QueueCursor:
 
     def put_back(self, offset: int, slot: int) -> None:
         """An entry waits for its turn in its original place, among its key if it has one."""
-        if slot and self.dispatcher.consumers:
+        if slot and self.mode is Mode.KEY_SHARED and self.dispatcher.consumers:
             self.dispatcher.park(offset, slot)
         else:
             self.redelivery.add(offset)
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Why a consumer may not read this queue; None = it may."""
+        mode = consumer.mode
+        if mode is None or mode is self.mode:
+            return self.dispatcher.refusal(consumer)
+        if not self.dispatcher.consumers:
+            return make_dispatcher(mode).refusal(consumer)
+        return ConsumerRefusal(
+            RefusalReason.MODE,
+            f"the subscription is read as {self.mode.value!r} in queue {self.queue.name!r} and "
+            f"consumer {consumer.name!r} asks for {mode.value!r}; it may come with that type when "
+            "the others have left",
+        )
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """A consumer reads this queue, as it wants; returns whom it displaced, if anybody."""
+        if consumer.mode is not None and consumer.mode is not self.mode:
+            self._change_mode(consumer.mode)
+        return self.dispatcher.join(consumer)
+
+    def _change_mode(self, mode: Mode) -> None:
+        """Nobody is attached: what was settled, came back and was counted stays as it is.
+
+        Nothing is parked (``leave``), but who cancelled may still hold messages of a key.
+        """
+        assert not self.dispatcher.consumers, "another mode under those who read"
+        self.pending.forget_slots()
+        self.mode = mode
+        self.honours_delay = mode.honours_delay
+        self.dispatcher = make_dispatcher(mode)
+        if not self.honours_delay:
+            self.redelivery.release_all()
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer takes no more; when it was the last, nothing waits for its key any longer.
@@ -616,6 +662,14 @@ class Redelivery:
                 moved += 1
         return moved
 
+    def release_all(self) -> None:
+        """Nobody waits for delivery times any more: everything delayed is ready."""
+        self.add_all(list(self.delayed))
+        self.budget.remove(len(self.delayed))
+        self.delayed.clear()
+        self._due.clear()
+        self.delayed_messages = 0
+
     def next_due_ms(self) -> int | None:
         """When ``release_due`` may next move something."""
         due = self._due
@@ -644,12 +698,9 @@ class Redelivery:
             self.ready = sorted(at for at in self.ready if at >= offset)
 
     def clear(self) -> None:
+        self.release_all()
         self.ready.clear()
         self.counts.clear()
-        self.budget.remove(len(self.delayed))
-        self.delayed.clear()
-        self._due.clear()
-        self.delayed_messages = 0
 
 
 # ---- body bytes ---------------------------------------------------------------------------------

@@ -63,14 +63,12 @@ class Picker:
     """
 
     __slots__ = (
-        "_honours_delay", "_host", "_is_owner", "dead_letters", "filter", "is_strict", "lost",
-        "skipped",
+        "_host", "_is_owner", "dead_letters", "filter", "is_strict", "lost", "skipped",
     )  # fmt: skip
 
     def __init__(self, host: Host, options: SubscriptionOptions) -> None:
         self._host = host
         self.filter = options.filter
-        self._honours_delay = options.mode.honours_delay
         self._is_owner = options.holds_data
         self.is_strict = False
         """True while somebody asks outside the round to whom no message is new."""
@@ -219,7 +217,7 @@ class Picker:
             self.dead_letter(cursor, entry, record, Cause.EXPIRED)
         elif self.filter is not None and not self.filter.matches_record(record):
             self._drop(cursor, Cause.ACKED, offset, span)
-        elif self._honours_delay and entry[7] & _DEFERRED and record.deliver_ms > now_ms:
+        elif cursor.honours_delay and entry[7] & _DEFERRED and record.deliver_ms > now_ms:
             due_ms = self._host.clock.monotonic_ms() + record.deliver_ms - now_ms
             cursor.redelivery.delay(offset, due_ms, unsettled)
         else:

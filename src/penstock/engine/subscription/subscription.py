@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.engine.filter.filters import Filter
 from penstock.engine.host import (
@@ -50,7 +51,6 @@ from penstock.engine.subscription.consumer import (
 )
 from penstock.engine.subscription.cursor import BodyBytesEstimate, QueueCursor, ReadyBodyBytes
 from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
-from penstock.engine.subscription.dispatchers import make_dispatcher
 from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
@@ -173,7 +173,7 @@ class Subscription:
         """The topic has one queue more; consumers of the whole topic read it, too."""
         cursor = QueueCursor(
             queue,
-            make_dispatcher(self.options.mode),
+            self.options.mode,
             start,
             is_saved=self.options.is_durable,
             sees_unsynced=self.options.sees_unsynced,
@@ -221,11 +221,22 @@ class Subscription:
     ) -> Consumer | ConsumerRefusal:
         """A new consumer, of all queues or of some, or why not.
 
-        ``unsent`` may be its connection's: whoever reports what a socket took then wakes them all.
+        One that names a ``mode`` brings it to its queues, if nobody else is attached there; else it
+        must be the one they have. Those who name none (AMQP, RocketMQ) read as the subscription was
+        made. ``unsent`` may be its connection's: whoever reports what a socket took then wakes them
+        all.
         """
         consumer = self.consumer_set.attach(outlet, demand, unsent, **keywords)
+        if isinstance(consumer, Consumer) and not consumer.is_passive:
+            self._show_mode(consumer.mode)
         self._changed()
         return consumer
+
+    def _show_mode(self, mode: Mode | None) -> None:
+        """The options and the row say what was brought last; it binds nobody."""
+        if mode is not None and mode is not self.options.mode:
+            self.options = replace(self.options, mode=mode)
+            self._host.save_definition(self)
 
     def cancel(self, consumer: Consumer) -> None:
         """It gets nothing more; what it has stays in flight until it is settled or detached."""
@@ -424,7 +435,7 @@ class Subscription:
         settled = self._settler.settle(cursor, offsets)
         # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
         # to make. What waits for its key is not among the ready.
-        is_idle = len(self._cursors) == 1 and self.options.mode is not Mode.KEY_SHARED
+        is_idle = len(self._cursors) == 1 and cursor.mode is not Mode.KEY_SHARED
         if is_idle and not cursor.has_ready:
             self._save(cursor)
         else:
@@ -760,7 +771,7 @@ class ConsumerSet:
         if consumer.is_passive:
             joined = []
         for cursor in joined:
-            refusal = cursor.dispatcher.refusal(consumer)
+            refusal = cursor.refusal(consumer)
             if refusal is not None:
                 return refusal
         self._last_id += 1
@@ -772,7 +783,7 @@ class ConsumerSet:
 
     def join(self, cursor: QueueCursor, consumer: Consumer) -> None:
         """It reads this queue; whom it displaces loses what it has there, in order."""
-        displaced = cursor.dispatcher.join(consumer)
+        displaced = cursor.join(consumer)
         if displaced is not None:
             self._take_back(cursor, displaced, is_counted=False)
 

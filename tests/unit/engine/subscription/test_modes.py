@@ -203,3 +203,133 @@ def test_single_active_goes_by_age_whatever_names_and_priorities_say(host, queue
     assert younger.offsets == [2]
     subscription.settle(1, [0, 1])
     assert subscription.unacked(1) == 1
+
+
+# ---- the type follows the consumers -------------------------------------------------------------
+# Pulsar's subscriptions have no type of their own: whoever is attached to a queue brings one.
+
+
+def wait_for_keys(host, subscription, queue, window=1):
+    """Two key_shared consumers that hold ``window`` each: the rest of their keys is parked."""
+    takers = [
+        consume(subscription, Window(window), name=name, mode=Mode.KEY_SHARED) for name in "ab"
+    ]
+    queue.append(neutral_record(b"x", key=b"k%d" % (at % 4)) for at in range(12))
+    subscription.arrived(1)
+    host.run()
+    assert subscription.cursor(1).dispatcher.parked_offsets()
+    return takers
+
+
+def test_with_nobody_attached_the_next_consumer_brings_another_type_and_the_cursor_stays(
+    host, queue
+):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    shared = consume(subscription, Window(4), name="a", mode=Mode.SHARED)
+    publish(host, subscription, queue, 6)
+    subscription.settle(1, [0, 2])
+    subscription.requeue(1, [1])
+    host.run()
+    subscription.detach(shared.consumer)
+    exclusive = consume(subscription, name="b", mode=Mode.EXCLUSIVE)
+    host.run()
+    assert exclusive.offsets == [1, 3, 4, 5]
+    assert exclusive.deliveries[0].attempts == 1
+    assert exclusive.deliveries[0].is_redelivered
+    assert subscription.low_mark(1) == 1
+    refused = subscription.attach(exclusive, Unlimited(), name="c", mode=Mode.EXCLUSIVE)
+    assert isinstance(refused, ConsumerRefusal)
+    assert refused.reason is RefusalReason.BUSY
+
+
+def test_while_somebody_is_attached_another_type_is_refused_and_both_are_named(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    taker = consume(subscription, name="a", mode=Mode.SHARED)
+    refused = subscription.attach(taker, Unlimited(), name="b", mode=Mode.EXCLUSIVE)
+    assert isinstance(refused, ConsumerRefusal)
+    assert refused.reason is RefusalReason.MODE
+    assert "'shared'" in refused.text
+    assert "'exclusive'" in refused.text
+    assert subscription.cursor(1).mode is Mode.SHARED
+    assert [each.name for each in subscription.consumers] == ["a"]
+
+
+def test_who_names_no_type_takes_the_one_there_is(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    first = consume(subscription, name="a", mode=Mode.EXCLUSIVE)
+    subscription.detach(first.consumer)
+    consume(subscription, name="b")
+    assert subscription.cursor(1).mode is Mode.EXCLUSIVE
+
+
+def test_each_queue_has_the_type_of_its_own_consumers(host, queue):
+    queues = [queue, MemoryQueue(host, 2)]
+    subscription = Subscription(1, "s", queues, SubscriptionOptions(), host)
+    consume(subscription, name="a", mode=Mode.EXCLUSIVE, queue_ids=[1])
+    consume(subscription, name="b", mode=Mode.KEY_SHARED, queue_ids=[2])
+    consume(subscription, name="c", mode=Mode.KEY_SHARED, queue_ids=[2])
+    assert [subscription.cursor(each).mode for each in (1, 2)] == [
+        Mode.EXCLUSIVE,
+        Mode.KEY_SHARED,
+    ]
+    everywhere = subscription.attach(None, Unlimited(), name="d", mode=Mode.SHARED)
+    assert everywhere.reason is RefusalReason.MODE
+
+
+def test_a_consumer_refused_in_one_queue_changes_the_type_of_none(host, queue):
+    queues = [queue, MemoryQueue(host, 2)]
+    subscription = Subscription(1, "s", queues, SubscriptionOptions(), host)
+    consume(subscription, name="a", queue_ids=[2])
+    subscription.attach(None, Unlimited(), name="b", mode=Mode.EXCLUSIVE)
+    assert subscription.cursor(1).mode is Mode.SHARED
+
+
+def test_what_was_parked_for_keys_is_delivered_in_order_to_an_exclusive_consumer(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    for taker in wait_for_keys(host, subscription, queue):
+        subscription.detach(taker.consumer)
+    exclusive = consume(subscription, name="c", mode=Mode.EXCLUSIVE)
+    host.run()
+    assert exclusive.offsets == list(range(12))
+
+
+def test_what_a_cancelled_consumer_still_holds_of_a_key_is_not_lost_when_the_type_changes(
+    host, queue
+):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    former = wait_for_keys(host, subscription, queue, window=3)
+    for taker in former:
+        subscription.cancel(taker.consumer)
+    held = sorted(former[0].offsets + former[1].offsets)
+    shared = consume(subscription, name="c", mode=Mode.SHARED, settles=True)
+    host.run()
+    subscription.requeue(1, held[:2])
+    host.run()
+    assert shared.offsets[-2:] == held[:2]
+    subscription.detach(shared.consumer)
+    again = consume(subscription, name="d", mode=Mode.KEY_SHARED, settles=True)
+    subscription.settle(1, held[2:4])
+    subscription.requeue(1, held[4:])
+    host.run()
+    assert again.offsets == held[4:]
+    assert subscription.low_mark(1) == 12
+
+
+def test_a_delivery_time_is_waited_for_as_long_as_the_type_says_so(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    shared = consume(subscription, name="a", mode=Mode.SHARED)
+    late = neutral_record(b"late")
+    late.reshape(deliver_ms=host.clock.wall_ms() + 60_000)
+    queue.append([late, neutral_record(b"now")])
+    subscription.arrived(1)
+    host.run()
+    assert shared.offsets == [1]
+    subscription.detach(shared.consumer)
+    exclusive = consume(subscription, name="b", mode=Mode.EXCLUSIVE)
+    host.run()
+    assert exclusive.offsets == [0, 1]
+    assert host.delayed_budget.count == 0
+    subscription.detach(exclusive.consumer)
+    again = consume(subscription, name="c", mode=Mode.SHARED)
+    host.run()
+    assert again.offsets == [1]
