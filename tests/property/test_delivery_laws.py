@@ -106,6 +106,8 @@ class World:
         match verb:
             case "publish":
                 self.publish(pick, count, is_delayed=flag)
+            case "change type":
+                self.change_type(list(Mode)[pick % len(Mode)])
             case "attach" if len(self.peers) < CONSUMERS_MAX:
                 self.attach(pick, is_permits=flag)
             case "detach" if peer:
@@ -157,10 +159,23 @@ class World:
         self.peers.append(peer)
         demand = Permits(3) if is_permits else Window(1 + pick % 9)
         peer.consumer = self.subscription.attach(
-            peer, demand, name=f"c{(self.names * 7) % 10}-{self.names}", priority=pick % 2
+            peer,
+            demand,
+            name=f"c{(self.names * 7) % 10}-{self.names}",
+            priority=pick % 2,
+            mode=self.mode,
         )
         # Joining may displace the active one: what it has goes to its successor.
         self.forget_what_is_not_in_flight()
+
+    def change_type(self, mode):
+        """Everybody leaves; whoever comes next brings another type."""
+        for peer in list(self.peers):
+            self.leave(peer)
+        self.mode = mode
+        # Of what nobody had yet, a key's may wait behind what another key got.
+        self.first_seen.clear()
+        self.attach(1, is_permits=False)
 
     def leave(self, peer):
         self.peers.remove(peer)
@@ -263,6 +278,7 @@ class World:
 
 verbs = ["publish"] * 5 + ["settle"] * 5 + ["attach", "requeue", "wait", "settle one"] * 2
 rare = ["detach", "reject", "grant", "settle upto", "purge", "drop head", "seek", "take"]
+rare.append("change type")
 steps = st.lists(
     st.tuples(
         st.sampled_from([*verbs, *rare]),

@@ -55,8 +55,9 @@ class RefusalReason(Enum):
     BUSY = "busy"
     """Another one has exclusive use."""
     MODE = "mode"
-    """Those who are there read in another way."""
+    """Those who are there read in another way: another type, or keys shared out differently."""
     KEY_RANGE = "key-range"
+    """Its key ranges are no ranges, or another has some of them."""
     TOO_MANY = "too-many"
 
 

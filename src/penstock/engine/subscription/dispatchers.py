@@ -429,6 +429,9 @@ class KeyShared(Dispatcher):
 SLOTS: Final = 65535
 """Slots are 1..65535; 0 means "no slot"."""
 
+RANGE_END_MAX: Final = SLOTS + 1
+"""Where a claimed range may end: Pulsar lets clients claim 0..65536, though nothing falls there."""
+
 POINTS_PER_CONSUMER: Final = 100
 
 
@@ -545,13 +548,16 @@ class StickyRanges:
         return self._claims[at][2]
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        """Ranges must be in order, within 0..65535 and free."""
+        """Ranges must be in order, within 0..65536 and free."""
         if not consumer.key_ranges:
             return _mixed(consumer)
         claimed = [(start, end, other.name) for start, end, other in self._claims]
         for start, end in consumer.key_ranges:
-            if not 0 <= start <= end <= SLOTS:
-                text = f"key range {start}..{end} of {consumer.name!r} is not within 0..{SLOTS}"
+            if not 0 <= start <= end <= RANGE_END_MAX:
+                text = (
+                    f"key range {start}..{end} of {consumer.name!r} "
+                    f"is not within 0..{RANGE_END_MAX}"
+                )
                 return ConsumerRefusal(RefusalReason.KEY_RANGE, text)
             for other_start, other_end, name in claimed:
                 if start <= other_end and other_start <= end:
@@ -573,7 +579,7 @@ class StickyRanges:
 
 def _mixed(consumer: Consumer) -> ConsumerRefusal:
     return ConsumerRefusal(
-        RefusalReason.KEY_RANGE,
+        RefusalReason.MODE,
         f"consumer {consumer.name!r} and the ones already here do not share out keys the same way; "
         "either all name their key ranges or none does",
     )

@@ -342,11 +342,14 @@ def test_ranges_that_overlap_or_make_no_sense_are_refused(ranges):
     assert claims.refusal(consumer(2, ranges=ranges)).reason is RefusalReason.KEY_RANGE
 
 
-def test_the_two_ways_do_not_mix():
-    assert StickyRanges().refusal(consumer(1)).reason is RefusalReason.KEY_RANGE
-    assert (
-        ConsistentHashRing().refusal(consumer(1, ranges=[(0, 9)])).reason is RefusalReason.KEY_RANGE
-    )
+def test_the_two_ways_do_not_mix_and_that_is_told_apart_from_a_range_clash():
+    assert StickyRanges().refusal(consumer(1)).reason is RefusalReason.MODE
+    assert ConsistentHashRing().refusal(consumer(1, ranges=[(0, 9)])).reason is RefusalReason.MODE
+
+
+def test_a_range_may_end_at_65536():
+    assert StickyRanges().refusal(consumer(1, ranges=[(0, 65536)])) is None
+    assert StickyRanges().refusal(consumer(1, ranges=[(0, 65537)])) is not None
 
 
 def test_ranges_of_one_consumer_may_not_overlap_either():
