@@ -128,8 +128,8 @@ class Delays:
         return is_found
 
     def cancel(self, position: int) -> bool:
-        """Drop a delayed record: it never gets an offset."""
-        return self._decide(position, is_let_go=False)
+        """Drop a delayed record, also one that rests in the files: it never gets an offset."""
+        return self._decide(position, is_let_go=False) or self._cancel_resting(position)
 
     # The turn.
 
@@ -180,9 +180,12 @@ class Delays:
     def _arm(self, found: Sequence[Due]) -> None:
         # The distance in wall time now is the distance in monotonic time from now on.
         shift_ms = self._chain.now_ms - self._chain.clock.wall_ms()
+        # A decision that is in no frame yet is not known to the files.
+        asked = {position for position, _, _ in self.asked}
         for deliver_ms, position, length in found:
-            heappush(self._armed, (deliver_ms + shift_ms, deliver_ms, position, length))
-            self._positions.add(position)
+            if position not in asked:
+                heappush(self._armed, (deliver_ms + shift_ms, deliver_ms, position, length))
+                self._positions.add(position)
         if len(self._positions) > self._armed_max:
             self._send_back()
 
@@ -225,6 +228,20 @@ class Delays:
         else:
             return False
         self.asked.append((position, length, is_let_go))
+        self._chain.request_turn()
+        return True
+
+    def _cancel_resting(self, position: int) -> bool:
+        """The same for a record that is due later than what the files have given out."""
+        located = self._store.locate(position)
+        if located is None or any(asked[0] == position for asked in self.asked):
+            return False
+        record, files = located.record, self._store.delayed
+        is_resting = record.flags & _DELAYED and files.horizon_ms <= record.deliver_ms < NEVER_MS
+        if not is_resting or not files.is_pending(record.deliver_ms, position):
+            return False
+        length = record_length(record, len(located.targets))
+        self.asked.append((position, length, False))
         self._chain.request_turn()
         return True
 

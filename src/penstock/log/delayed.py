@@ -36,6 +36,8 @@ COMPACT_BYTES: Final = 4 * 1024 * 1024
 COMPACT_SHARE: Final = 8
 """A file is written anew when it holds this many times the notes that are pending."""
 
+_PLACE_BYTES: Final = 16
+"""Time and position, with which a note begins."""
 _DELAYED: Final = 1
 _RELEASED: Final = 2
 
@@ -111,6 +113,25 @@ class DelayedFiles:
         hour = self._hours.get(deliver_ms // HOUR_MS)
         return self._pending(hour) if hour is not None else []
 
+    def is_pending(self, deliver_ms: int, position: int) -> bool:
+        """Whether the record there, due then, was neither released nor cancelled.
+
+        The notes are searched as bytes: an hour may have a million of them.
+        """
+        hour = self._hours.get(deliver_ms // HOUR_MS)
+        if hour is None:
+            return False
+        begin = NOTE.pack(deliver_ms, position, 0, 0)[:_PLACE_BYTES]
+        over = NOTE.pack(deliver_ms, position, 0, _RELEASED)
+        is_noted = False
+        on_file = hour.written_bytes
+        for at in range(0, on_file, READ_BYTES):
+            notes = self._files.read(hour.path, at, min(READ_BYTES, on_file - at))
+            if _has(notes, over):
+                return False
+            is_noted = is_noted or _has(notes, begin)
+        return (is_noted or _has(hour.buffer, begin)) and not _has(hour.buffer, over)
+
     def plan_flush(self) -> None:
         """Hand every note that is not on file to the commit thread."""
         for hour in self._hours.values():
@@ -184,6 +205,14 @@ class DelayedFiles:
             hour.path = self._new_path(hour.number)
             self._by_path[hour.path] = hour
             hour.buffer, hour.written_bytes = bytearray(b"".join(notes)), 0
+
+
+def _has(notes: bytes | bytearray, wanted: bytes) -> bool:
+    """Whether some note begins with these bytes."""
+    at = notes.find(wanted)
+    while at % NOTE.size and at >= 0:
+        at = notes.find(wanted, at + 1)
+    return at >= 0
 
 
 def _apply(notes: bytes, pending: dict[int, Due]) -> None:

@@ -135,6 +135,9 @@ class RocketmqSettings:
     retry_first_level: int = setting(
         3, "Delay level of a first retry: 3 = 10 s; 4 = 30 s as older notes have it"
     )
+    is_storing_replies: bool = setting(
+        True, "Replies to requests are also stored, in the topic CLUSTER_REPLY_TOPIC"
+    )
     timer_ms_max: int = setting(3 * 86_400_000, "A timer further away than this is refused")
     queue_lock_ms: int = setting(
         60_000, "A queue lock that its ordered consumer has not renewed for this long is free"

@@ -176,6 +176,40 @@ def test_a_record_that_waits_for_a_decision_may_be_dropped(bench):
     assert bench.bodies(again(bench)) == []
 
 
+@pytest.mark.parametrize("wait_ms", [5_000, 2 * HOUR_MS])
+def test_a_timed_record_may_be_dropped_before_its_time(bench, wait_ms):
+    topic = bench.topic()
+    bench.publish(
+        bench.channel(), topic, delayed(bench, b"no", wait_ms), delayed(bench, b"yes", wait_ms)
+    )
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    assert bench.engine.cancel_delayed(position)
+    assert not bench.engine.cancel_delayed(position)
+    bench.settle()
+    assert not bench.engine.cancel_delayed(position)
+    bench.kill()
+    assert not bench.engine.cancel_delayed(position)
+    bench.advance(wait_ms)
+    bench.settle()
+    assert bench.bodies(again(bench)) == [b"yes"]
+    assert not bench.engine.cancel_delayed(position)
+
+
+def test_a_far_record_that_is_dropped_while_its_hour_is_read_never_comes(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"no", HOUR_MS))
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    bench.clock.advance(HOUR_MS - 1_000)
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    assert bench.engine.cancel_delayed(position)
+    bench.settle()
+    bench.advance(HOUR_MS)
+    bench.settle()
+    assert bench.bodies(topic) == []
+
+
 def test_a_decision_may_come_after_a_restart(bench):
     topic = bench.topic()
     bench.publish(bench.channel(), topic, undecided(b"half"))

@@ -9,7 +9,7 @@ Not here: the same questions to the name server (``name_server/``), groups (``gr
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.adapters.rocketmq.group_registry import (
     NO_OFFSET,
@@ -417,13 +417,29 @@ class ClientCall:
             self.caller.answer(self.command, ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
 
 
+class WaitingCall(Protocol):
+    """A request to a client whose response somebody waits for."""
+
+    is_over: bool
+
+    @property
+    def client(self) -> RemotingPeer: ...
+
+    @property
+    def forwarded(self) -> Command: ...
+
+    def on_response(self, answer: Command | None) -> None: ...
+
+    def timed_out(self) -> None: ...
+
+
 class ClientCalls:
     """The calls that wait for their client."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._calls_made = 0
-        self._waiting: list[tuple[int, int, ClientCall]] = []
+        self._waiting: list[tuple[int, int, WaitingCall]] = []
         broker.timers.add(self)
 
     def __len__(self) -> int:
@@ -440,6 +456,10 @@ class ClientCalls:
         if body is not None:
             call.forwarded.body = body
             call.forwarded.ext["brokerName"] = self._broker.broker_name
+        self.start(call)
+
+    def start(self, call: WaitingCall) -> None:
+        """Ask; the call is told of the response, or that there was none in time."""
         self._tidy()
         if len(self._waiting) >= CALLS_MAX:
             raise system_error(f"{CALLS_MAX} questions wait for clients already; ask again later")

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.adapters.contract import Peer
+from penstock.adapters.rocketmq.naming import reply_topic
 from penstock.adapters.rocketmq.remoting import FirstRequests
 from penstock.adapters.rocketmq.topics import TopicRegistry
 from penstock.adapters.timers import Timers
@@ -41,7 +42,8 @@ LockedQueue = tuple[str, int]
 
 CLUSTER_TOPIC_QUEUES: Final = 16
 BROKER_TOPIC_QUEUES: Final = 1
-"""RocketMQ's figures for the topics named after its cluster and itself."""
+REPLY_TOPIC_QUEUES: Final = 1
+"""RocketMQ's figures for the topics named after its cluster and itself, and that of replies."""
 
 ClientResponse = Callable[[Command | None], None]
 """Gets the client's response to a request of ours, or None when there will be none."""
@@ -85,6 +87,9 @@ class RemotingPeer(Protocol):
     def push(self, command: Command, on_response: ClientResponse | None = None) -> None: ...
 
     def forget(self, command: Command) -> None: ...
+
+    @property
+    def is_taking(self) -> bool: ...
 
 
 class RocketmqBroker:
@@ -132,7 +137,11 @@ class RocketmqBroker:
             engine,
             self.settings,
             clock,
-            {self.cluster: CLUSTER_TOPIC_QUEUES, self.broker_name: BROKER_TOPIC_QUEUES},
+            {
+                self.cluster: CLUSTER_TOPIC_QUEUES,
+                self.broker_name: BROKER_TOPIC_QUEUES,
+                reply_topic(self.cluster): REPLY_TOPIC_QUEUES,
+            },
         )
         self._services: dict[object, Any] = {}
 

@@ -1,4 +1,4 @@
-"""When a message is to be delivered: delay levels, timers, and ali-ons' start time (sheet 2.3).
+"""When a message is to be delivered: delay levels, timers, ali-ons' start time (sheet 2.3), recall.
 
     DELAY               level 1..18 of the table; more counts as 18; wins over all timers
     TIMER_DELAY_SEC     seconds from now
@@ -12,20 +12,39 @@ nothing is delivered early. Delays are not ticked.
 What decided the delay is used up and is taken out of the properties: a message that is sent back
 later, or read by another program and sent on, must not wait a second time.
 
+A timer message can be recalled (370) until its tick: the answer to its send carries a handle that
+names topic, broker, time and unique key. As with RocketMQ, a handle under which nothing waits any
+more is no error: whoever asks twice, because an answer was lost, gets the same answer.
+
 Not here: the waiting itself (``engine/delay.py``), the level of a message that is sent back
 (``retry.py``).
 """
 
-from typing import Final, NamedTuple
+from __future__ import annotations
 
+from base64 import b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX
+from penstock.adapters.rocketmq.requests import ErrorResponse
+from penstock.model.record import Wire
+from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.wire.rocketmq.frames import REGION
+from penstock.wire.rocketmq.headers import RecallAnswer, RecallHeader, fields, parse
 from penstock.wire.rocketmq.properties import (
     DELAY,
     START_DELIVER_TIME,
     TIMER_DELIVER_MS,
+    UNIQ_KEY,
     value_of,
     with_property,
     without_properties,
 )
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.broker import RemotingPeer, RocketmqBroker
+    from penstock.engine.topic import Topic
+    from penstock.wire.rocketmq.command import Command
 
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60 * _SECOND_MS
@@ -57,6 +76,13 @@ _ILLEGAL: Final = (
     "or if set del msg, the delay time should be bigger than the current time"
 )
 _DIGITS_MAX: Final = 18
+
+HANDLE_VERSION: Final = "v1"
+HANDLE_CHARS_MAX: Final = 1_024
+"""Of a recall handle: two names, a number and a unique key."""
+CANDIDATES_MAX: Final = 64
+"""Entries of the key index that one recall looks at: their hashes may lie."""
+NOTHING_WAITS: Final = "nothing waits under this handle: it was recalled before, or never sent"
 
 
 class DelayRefused(ValueError):
@@ -119,3 +145,86 @@ def _number(name: str, text: bytes) -> int:
         shown = text[:40].decode("utf-8", "replace")
         raise DelayRefused(f"property {name} is {shown!r}; give a whole number")
     return int(text)
+
+
+# ---- recall -------------------------------------------------------------------------------------
+
+
+class RecallHandle(NamedTuple):
+    """What a recall handle says."""
+
+    topic: str
+    broker_name: str
+    timestamp_ms: int
+    """One millisecond behind the tick before the message's time; 0 when it is no number."""
+    unique_key: str
+
+
+def recall_handle(topic: str, broker_name: str, properties: bytes) -> str | None:
+    """The handle of a timer message; None for one that cannot be recalled."""
+    out_ms = value_of(properties, TIMER_OUT_MS)
+    unique_key = value_of(properties, UNIQ_KEY)
+    if not out_ms or topic.startswith(RETRY_PREFIX) or b" " in unique_key:
+        return None
+    parts = (HANDLE_VERSION, topic, broker_name, str(int(out_ms) + 1))
+    return urlsafe_b64encode(b" ".join([*(each.encode() for each in parts), unique_key])).decode()
+
+
+def parse_recall_handle(text: str) -> RecallHandle:
+    """The parts of a handle; raises ``ErrorResponse`` 604."""
+    parts: list[str] = []
+    if len(text) <= HANDLE_CHARS_MAX:
+        padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
+        try:
+            parts = b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
+        except ValueError:
+            parts = []
+    if len(parts) < 1 + len(RecallHandle._fields) or parts[0] != HANDLE_VERSION:
+        raise _not_recalled("recall handle is invalid")
+    _, topic, broker_name, time, unique_key = parts[:5]
+    is_number = time.isascii() and time.isdigit() and len(time) <= _DIGITS_MAX
+    return RecallHandle(topic, broker_name, int(time) if is_number else 0, unique_key)
+
+
+def recall_message(connection: RemotingPeer, command: Command) -> None:
+    """RECALL_MESSAGE: a timer message is dropped before its time; answered when that is durable."""
+    header = parse(RecallHeader, command)
+    broker = connection.broker
+    rmq_topic = broker.topics.find(header.topic)
+    if rmq_topic is None:
+        raise ErrorResponse(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"recall failed, the topic[{header.topic}] not exist",
+        )
+    handle = parse_recall_handle(header.recall_handle)
+    if handle.topic != header.topic:
+        raise _not_recalled("recall failed, topic not match")
+    if handle.broker_name != broker.broker_name:
+        raise _not_recalled("recall failed, broker service not available")
+    left_ms = handle.timestamp_ms - broker.clock.wall_ms()
+    if not 0 < left_ms < broker.settings.timer_ms_max:
+        raise _not_recalled("recall failed, timestamp invalid")
+    remark = None if _cancel(broker, rmq_topic.topic, handle) else NOTHING_WAITS
+    ext = fields(RecallAnswer(msg_id=handle.unique_key)) | {"MSG_REGION": REGION.decode()}
+    broker.engine.after_durable(lambda: connection.answer(command, ext=ext, remark=remark))
+
+
+def _cancel(broker: RocketmqBroker, topic: Topic, handle: RecallHandle) -> bool:
+    engine = broker.engine
+    key, out_ms = handle.unique_key.encode(), b"%d" % (handle.timestamp_ms - 1)
+    positions = engine.positions_of(
+        topic, key, begin_ms=0, end_ms=broker.clock.wall_ms() + 1, count_max=CANDIDATES_MAX
+    )
+    is_found = False
+    for position in positions:
+        located = engine.locate(position)
+        if located is None or located.record.wire != Wire.ROCKETMQ:
+            continue
+        properties = located.record.properties
+        if value_of(properties, UNIQ_KEY) == key and value_of(properties, TIMER_OUT_MS) == out_ms:
+            is_found = engine.cancel_delayed(position) or is_found
+    return is_found
+
+
+def _not_recalled(remark: str) -> ErrorResponse:
+    return ErrorResponse(ResponseCode.ILLEGAL_OPERATION, remark)

@@ -12,11 +12,13 @@ from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq import admin, groups, offsets
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import Handler, RocketmqConnection, serve_send
+from penstock.adapters.rocketmq.delay import recall_message
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
 from penstock.adapters.rocketmq.pop import ack, processor
 from penstock.adapters.rocketmq.pop.service import PopStatistics
 from penstock.adapters.rocketmq.pull import PullProcessor, pull_message
+from penstock.adapters.rocketmq.reply import reply_message
 from penstock.adapters.rocketmq.retry import send_back
 from penstock.adapters.rocketmq.transactions import TransactionService, end_transaction
 from penstock.adapters.timers import Timers
@@ -41,6 +43,9 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.SEND_BATCH_MESSAGE: serve_send,
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
     RequestCode.END_TRANSACTION: end_transaction,
+    RequestCode.SEND_REPLY_MESSAGE: reply_message,
+    RequestCode.SEND_REPLY_MESSAGE_V2: reply_message,
+    RequestCode.RECALL_MESSAGE: recall_message,
     # Pull and its offsets.
     RequestCode.PULL_MESSAGE: pull_message,
     RequestCode.LITE_PULL_MESSAGE: pull_message,

@@ -145,6 +145,9 @@ class ClientRegistry:
         self._groups = broker.service(GroupRegistry)
         self._watched: set[int] = set()
         """Connections whose end we are told of; those that live, so bounded by the listener."""
+        # Producers by client id, the newest of an id, and the other way: one id per connection.
+        self._producers: dict[str, int] = {}
+        self._producer_ids: dict[int, str] = {}
         broker.timers.add(self)
 
     # Coming and going.
@@ -164,6 +167,7 @@ class ClientRegistry:
         for producer in data.producer_data_set:
             heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
             refusal = self._notifier.notify(heard) or refusal
+        self._note_producer(client.connection, data.client_id)
         for consumer in data.consumer_data_set:
             is_silent = data.without_sub and data.heartbeat_fingerprint != 0
             refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
@@ -181,6 +185,7 @@ class ClientRegistry:
             self._notifier.notify(
                 self._broker.producers.leave(header.producer_group, connection_id, now_ms)
             )
+            self._note_producer(connection_id, "")
         if header.consumer_group:
             self._notifier.notify(
                 self._broker.consumers.leave(header.consumer_group, connection_id, now_ms)
@@ -192,7 +197,28 @@ class ClientRegistry:
         self._watched.discard(connection_id)
         now_ms = self._broker.clock.monotonic_ms()
         self._broker.producers.disconnected(connection_id, now_ms)
+        self._note_producer(connection_id, "")
         self._notifier.notify(self._broker.consumers.disconnected(connection_id, now_ms))
+
+    def producer(self, client_id: str) -> RemotingPeer | None:
+        """The connection of the client of that id that produces."""
+        connection_id = self._producers.get(client_id)
+        if connection_id is None:
+            return None
+        return self._broker.connections.get(ConnectionId(connection_id))
+
+    def _note_producer(self, connection_id: int, client_id: str) -> None:
+        """It is a producer of that id, or none (any more)."""
+        if not self._broker.producers.groups_of(connection_id):
+            client_id = ""
+        known = self._producer_ids.get(connection_id, "")
+        if known != client_id:
+            self._producer_ids.pop(connection_id, None)
+            if self._producers.get(known) == connection_id:
+                del self._producers[known]
+        if client_id:
+            self._producer_ids[connection_id] = client_id
+            self._producers[client_id] = connection_id
 
     # Time.
 

@@ -21,6 +21,7 @@ from penstock.model.names import TopicName
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 TOPIC_CHARS_MAX: Final = 127
@@ -65,6 +66,11 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Where a group's dead letters go."""
     return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where the replies to requests go, in RocketMQ's words for it."""
+    return cluster + REPLY_SUFFIX
 
 
 def group_of(topic: str) -> str | None:

@@ -81,6 +81,11 @@ class RemotingConnection:
         contents = self.contents
         return not contents.is_waiting or contents.may_read(self._clock.monotonic_ms())
 
+    @property
+    def is_taking(self) -> bool:
+        """False while it leaves too much of what it was sent unread."""
+        return not self._is_untaken
+
     def answer(
         self,
         request: Command,

@@ -24,7 +24,12 @@ from typing import Final, NamedTuple
 
 from penstock.adapters.rocketmq import transactions
 from penstock.adapters.rocketmq.broker import RemotingPeer
-from penstock.adapters.rocketmq.delay import DELAY_NAMES, DelayRefused, plan_delay
+from penstock.adapters.rocketmq.delay import (
+    DELAY_NAMES,
+    DelayRefused,
+    plan_delay,
+    recall_handle,
+)
 from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, dlq_topic
 from penstock.adapters.rocketmq.requests import (
@@ -190,7 +195,7 @@ class SendHandler:
         if "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text or rmq_topic.is_retry:
             # What came before it must not come behind it.
             self._flush_checked()
-            checked = _CheckedSend(send, rmq_topic, number, properties, unique_key)
+            checked = CheckedSend(send, rmq_topic, number, properties, unique_key)
             if self._store_special(checked):
                 return None
         record = stored_record(
@@ -213,6 +218,22 @@ class SendHandler:
             queue_number=number,
             unique_key=unique_key,
         )
+
+    def checked(self, send: SendFrame) -> CheckedSend:
+        """A reply after the checks of any send; raises ``ErrorResponse``."""
+        rmq_topic = self._topics.find(send.header.topic) or self._topics.for_send(send.header)
+        number = self._queue_number(send.header, rmq_topic)
+        properties = send.header.properties.encode()
+        self._check_sizes(len(send.body), len(properties))
+        unique_key, properties = self._complete(properties)
+        return CheckedSend(send, rmq_topic, number, properties, unique_key)
+
+    def publication(self, checked: CheckedSend) -> CallbackPublication:
+        """What stores it; the caller says what comes then."""
+        rmq_topic, number = checked.rmq_topic, checked.queue_number
+        record = self._record(checked, rmq_topic.name, number, checked.properties)
+        keys = tuple(_FACTS.keys(record))
+        return CallbackPublication(record, route=rmq_topic.routes[number], keys=keys)
 
     def _queue_number(self, header: SendHeader, rmq_topic: RocketmqTopic) -> int:
         """The queue it asked for, or any; raises ``ErrorResponse``."""
@@ -360,7 +381,7 @@ class SendHandler:
 
     # Sends that are not simply stored in their queue.
 
-    def _store_special(self, checked: _CheckedSend) -> bool:
+    def _store_special(self, checked: CheckedSend) -> bool:
         """Store a send to a retry topic, a half or a delayed message; False when it is neither.
 
         The order is RocketMQ's: a message that its group gives up is a dead letter at once, a half
@@ -391,7 +412,8 @@ class SendHandler:
             checked, rmq_topic.name, number, delay.properties, deliver_ms=delay.deliver_ms
         )
         record.reshape(flags=record.flags | RecordFlag.DELAYED)
-        self._store_one(checked, record, rmq_topic.routes[number])
+        handle = recall_handle(rmq_topic.name, self._broker.broker_name, delay.properties)
+        self._store_one(checked, record, rmq_topic.routes[number], handle)
         return True
 
     def _dead_letter_topic(self, send: SendFrame) -> RocketmqTopic | None:
@@ -409,7 +431,7 @@ class SendHandler:
             return broker.topics.for_group(dlq_topic(group))
         return None
 
-    def _store_half(self, checked: _CheckedSend) -> None:
+    def _store_half(self, checked: CheckedSend) -> None:
         service = self._broker.service(transactions.TransactionService)
         service.check_room()
         properties = without_properties(checked.properties, DELAY_NAMES)
@@ -432,19 +454,25 @@ class SendHandler:
         publication.refused = lambda refusal: self.fail(checked.send, *refusal_response(refusal))
         self.store([publication])
 
-    def _store_one(self, checked: _CheckedSend, record: Record, route: Route[Queue]) -> None:
+    def _store_one(
+        self,
+        checked: CheckedSend,
+        record: Record,
+        route: Route[Queue],
+        handle: str | None = None,
+    ) -> None:
         publication = CallbackPublication(
             record,
             route=route,
             keys=tuple(_FACTS.keys(record)),
-            stored=lambda publication: self._answer_special(checked, publication),
+            stored=lambda publication: self._answer_special(checked, publication, handle),
             refused=lambda refusal: self.fail(checked.send, *refusal_response(refusal)),
         )
         self.store([publication])
 
     def _record(
         self,
-        checked: _CheckedSend,
+        checked: CheckedSend,
         topic: str,
         queue_number: int,
         properties: bytes,
@@ -468,7 +496,9 @@ class SendHandler:
             deliver_ms=deliver_ms,
         )
 
-    def _answer_special(self, checked: _CheckedSend, publication: CallbackPublication) -> None:
+    def _answer_special(
+        self, checked: CheckedSend, publication: CallbackPublication, handle: str | None = None
+    ) -> None:
         """Answer; where there is no offset yet, ``queueOffset`` is the position.
 
         A producer brings that of its half message back in END_TRANSACTION.
@@ -484,6 +514,7 @@ class SendHandler:
                 host_hex=self._broker.store_host_hex,
                 queue_id=checked.queue_number,
                 unique_key=checked.unique_key,
+                recall_handle=handle,
             )
         )
 
@@ -521,7 +552,7 @@ class SendHandler:
         self.store(publications)
 
 
-class _CheckedSend(NamedTuple):
+class CheckedSend(NamedTuple):
     """A send that passed every check and is not stored yet."""
 
     send: SendFrame

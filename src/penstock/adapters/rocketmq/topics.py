@@ -22,6 +22,7 @@ from penstock.adapters.rocketmq.naming import (
     DEFAULT_TOPIC,
     FORBIDDEN_TOPICS,
     PREFIXES,
+    REPLY_SUFFIX,
     RETRY_PREFIX,
     neutral_name,
     problem_with,
@@ -242,7 +243,8 @@ class TopicRegistry:
 
     def _own_config(self, name: str) -> TopicConfig:
         queues = self._own[name]
-        inherit = int(Perm.INHERIT) if self._settings.is_auto_creating else 0
+        is_model = self._settings.is_auto_creating and not name.endswith(REPLY_SUFFIX)
+        inherit = int(Perm.INHERIT) if is_model else 0
         return TopicConfig(
             topic_name=name,
             read_queue_nums=queues,

@@ -468,14 +468,16 @@ def send_answer(
     queue_id: int,
     unique_key: bytes,
     code: int = 0,
+    recall_handle: str | None = None,
 ) -> bytes:
     """The frame that answers a stored send; ``host_hex`` is ``message_id.host_hex(store_host)``."""
-    if send.serialization:
+    if send.serialization or recall_handle is not None:
         answer = SendAnswer(
             msg_id=f"{host_hex.decode()}{position:016X}",
             queue_id=queue_id,
             queue_offset=queue_offset,
             transaction_id=unique_key.decode("utf-8", "replace"),
+            recall_handle=recall_handle,
             msg_region=REGION.decode(),
             trace_on=True,
         )

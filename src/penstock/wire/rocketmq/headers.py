@@ -297,6 +297,40 @@ class SendAnswer(Header, kw_only=True):
     trace_on: bool | None = msgspec.field(name="TRACE_ON", default=None)
 
 
+class ReplyHeader(Header, kw_only=True):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: the reply to a request, from the broker to whoever asked."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = ""
+    default_topic_queue_nums: I32 = 4
+    queue_id: I32
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
+    properties: str = ""
+    reconsume_times: I32 = 0
+    unit_mode: bool = False
+    born_host: str
+    """``ip:port`` of the one who replies."""
+    store_host: str
+    store_timestamp: I64
+
+
+class RecallHeader(Header, kw_only=True):
+    """RECALL_MESSAGE; the handle is that of the answer to the send."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallAnswer(Header, kw_only=True):
+    """The unique key of the message that was recalled."""
+
+    msg_id: str
+
+
 _BY_LETTERS: Final = frozenset(
     (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 )

@@ -109,12 +109,15 @@ def test_the_route_of_tbw102_invites_to_send(asking):
     assert (queues["perm"], queues["writeQueueNums"]) == (7, 8)
 
 
-@pytest.mark.parametrize(("topic", "queues"), [("DefaultCluster", 16), ("penstock", 1)])
-def test_topics_named_after_cluster_and_broker_exist(bench, asking, topic, queues):
+@pytest.mark.parametrize(
+    ("topic", "queues", "perm"),
+    [("DefaultCluster", 16, 7), ("penstock", 1, 7), ("DefaultCluster_REPLY_TOPIC", 1, 6)],
+)
+def test_topics_named_after_cluster_and_broker_exist(bench, asking, topic, queues, perm):
     assert bench.engine.topics() == []
     assert topic in bench.broker.topics.configs()
     (found,) = asking.route(topic)["queueDatas"]
-    assert (found["writeQueueNums"], found["perm"]) == (queues, 7)
+    assert (found["writeQueueNums"], found["perm"]) == (queues, perm)
     assert bench.client().send(topic, b"here").code == 0
     assert [each.body for each in bench.stored(topic)] == [b"here"]
 
@@ -264,7 +267,7 @@ def test_write_permission_of_a_broker_is_taken_and_given_back(bench, asking):
     asking.say(register_request(other().broker))
     for name in ("penstock", "b"):
         wiped = asking.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
-        assert wiped.ext == {"wipeTopicCount": "4"}
+        assert wiped.ext == {"wipeTopicCount": "5"}
     assert [each["perm"] for each in asking.route("orders")["queueDatas"]] == [4, 4]
     asking.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "b"})
     assert [each["perm"] for each in asking.route("orders")["queueDatas"]] == [4, 6]
@@ -277,7 +280,16 @@ def test_clusters_and_topics_are_listed(bench, asking):
     assert cluster["clusterAddrTable"] == {"DefaultCluster": ["penstock"], "second": ["b"]}
     assert list(cluster["brokerAddrTable"]) == ["penstock", "b"]
     topics = msgspec.json.decode(asking.ask(206).body)
-    listed = ["TBW102", "DefaultCluster", "penstock", "orders", "second", "b"]
+    listed = [
+        "TBW102",
+        "DefaultCluster",
+        "penstock",
+        "DefaultCluster_REPLY_TOPIC",
+        "orders",
+        "second",
+        "b",
+        "second_REPLY_TOPIC",
+    ]
     assert topics == {"topicList": listed, "brokerAddr": None}
     answer = asking.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "nowhere"})
     assert msgspec.json.decode(answer.body)["topicList"] == []

@@ -129,7 +129,13 @@ def test_the_configuration_of_one_topic_is_shown(client):
 def test_all_topics_are_listed_with_the_model(bench, client):
     client.send("orders")
     table = decode_body(client.ask(21).body, TopicConfigTable)
-    assert list(table.topic_config_table) == ["TBW102", "DefaultCluster", "penstock", "orders"]
+    assert list(table.topic_config_table) == [
+        "TBW102",
+        "DefaultCluster",
+        "penstock",
+        "DefaultCluster_REPLY_TOPIC",
+        "orders",
+    ]
     assert table.topic_config_table["TBW102"].perm == 7
     before = table.data_version.counter
     client.send("bills")
@@ -150,5 +156,5 @@ def test_what_was_said_of_a_topic_is_not_said_of_its_successor(bench, client):
 def test_other_protocols_own_topics_are_in_no_list(bench, client):
     for name in ("amq.gen-x", "penstock.flow", "orders.eu"):
         bench.engine.create_topic(topic_name(name))
-    listed = ["TBW102", "DefaultCluster", "penstock", "orders%2Eeu"]
+    listed = ["TBW102", "DefaultCluster", "penstock", "DefaultCluster_REPLY_TOPIC", "orders%2Eeu"]
     assert list(bench.broker.topics.configs()) == listed
