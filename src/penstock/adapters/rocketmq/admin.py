@@ -274,8 +274,9 @@ def _stored_since(queue: Queue, since_ms: int) -> int:
 def consume_stats(connection: RocketmqConnection, command: Command) -> None:
     """GET_CONSUME_STATS: lag is ``brokerOffset - consumerOffset``.
 
-    A queue the group never committed has consumer offset 0 there, as in RocketMQ. A group's rate is
-    0: nobody keeps it, ``/metrics`` has the counters.
+    What lies between consumer offset and ``pullOffset`` was read and is not settled. A queue the
+    group never committed has consumer offset 0 there, as in RocketMQ. A group's rate is 0: nobody
+    keeps it, ``/metrics`` has the counters.
     """
     broker = connection.broker
     header = parse(ConsumeStatsHeader, command)
@@ -297,7 +298,7 @@ def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQ
         rows[_named(broker, name, queue)] = {
             "brokerOffset": queue.visible_end(False),
             "consumerOffset": offset,
-            "pullOffset": offset,
+            "pullOffset": offsets.read_up_to(queue, group),
             "lastTimestamp": newest_ms(queue, offset),
         }
     return rows

@@ -45,6 +45,10 @@ NO_OFFSET: Final = -1
 RESETS_MAX: Final = 100_000
 """Queues that wait for their readers to notice a reset."""
 
+PULLED_MAX: Final = 100_000
+"""Queues of groups whose reading position is kept; beyond it the oldest one goes, and what such a
+group has in flight is not told."""
+
 OPTIONS: Final = SubscriptionOptions(holds_data=False, start=Start.LATEST)
 
 _PRUNE_MIN: Final = 1_000
@@ -181,7 +185,7 @@ class OffsetRegistry:
     end; a lower one is obeyed and logged.
     """
 
-    __slots__ = ("_committed", "_engine", "_prune_at", "_resets", "went_back")
+    __slots__ = ("_committed", "_engine", "_prune_at", "_pulled", "_resets", "went_back")
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._engine = engine = broker.engine
@@ -192,6 +196,8 @@ class OffsetRegistry:
         self._prune_at = _PRUNE_MIN
         # (subscription id, queue id) -> where the readers shall go on
         self._resets: dict[tuple[int, int], int] = {}
+        # (queue id, group) -> where the next pull begins; of this process only, for statistics
+        self._pulled: dict[tuple[int, str], int] = {}
         alive = self._alive()
         for key, body in engine.definitions(OFFSETS_KIND).items():
             if key.isdecimal() and int(key) in alive:
@@ -234,6 +240,7 @@ class OffsetRegistry:
         # Also to where it stands: what was popped and is invisible comes again from there on.
         subscription.seek(queue.queue_id, min(offset, queue.visible_end(False)))
         stored = subscription.low_mark(queue.queue_id)
+        self._pulled.pop((queue.queue_id, group), None)
         known = self._committed.setdefault(subscription.subscription_id, set())
         if queue.queue_id not in known:
             known.add(queue.queue_id)
@@ -241,6 +248,17 @@ class OffsetRegistry:
         if is_announced and len(self._resets) < RESETS_MAX:
             self._resets[subscription.subscription_id, queue.queue_id] = stored
         return stored
+
+    def pulled(self, queue: Queue, group: str, offset: int) -> None:
+        """The group has read up to ``offset``."""
+        key = (queue.queue_id, group)
+        if key not in self._pulled and len(self._pulled) >= PULLED_MAX:
+            del self._pulled[next(iter(self._pulled))]
+        self._pulled[key] = offset
+
+    def read_up_to(self, queue: Queue, group: str) -> int:
+        """How far the group has read, which is never less than what it committed."""
+        return max(self._pulled.get((queue.queue_id, group), 0), self.committed(queue, group), 0)
 
     def take_reset(self, queue: Queue, group: str) -> int | None:
         """Where a reader must go on that does not know it yet; told once."""
@@ -263,6 +281,8 @@ class OffsetRegistry:
 
     def forget(self, topic: Topic, group: str) -> bool:
         """The group's offsets of a topic go."""
+        for queue in topic.queues:
+            self._pulled.pop((queue.queue_id, group), None)
         found = self.subscription(topic, group)
         if found is None:
             return False

@@ -3,6 +3,8 @@
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
+from penstock.adapters.rocketmq import group_registry
+from penstock.adapters.rocketmq.group_registry import OffsetRegistry
 from penstock.wire.rocketmq.bodies import decode_body, standard_json
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -70,6 +72,42 @@ def test_how_far_a_group_is(bench, consumer, topic):
         "lastTimestamp": first_ms + 10,
     }
     assert rows["orders", 1]["consumerOffset"] == 0
+
+
+def pull_offset(consumer):
+    ext = {"consumerGroup": GROUP, "topic": "orders"}
+    return table(consumer.ask(RequestCode.GET_CONSUME_STATS, ext))["orders", 0]["pullOffset"]
+
+
+def test_what_a_group_has_read_and_not_committed_is_in_flight(bench, consumer):
+    producer = bench.client()
+    for _ in range(5):
+        producer.send("orders")
+    consumer.pull("orders", 0, maxMsgNums="3")
+    assert pull_offset(consumer) == 3
+    consumer.pull("orders", 3)
+    consumer.commit("orders", 1)
+    assert pull_offset(consumer) == 5
+
+
+def test_what_was_read_before_a_reset_is_not_in_flight_any_more(bench, consumer):
+    producer = bench.client()
+    for _ in range(5):
+        producer.send("orders")
+    consumer.pull("orders", 0)
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    bench.broker.service(OffsetRegistry).reset(queue, GROUP, 2)
+    assert pull_offset(consumer) == 2
+
+
+def test_only_so_many_reading_positions_are_kept_and_the_oldest_goes(bench, consumer, monkeypatch):
+    monkeypatch.setattr(group_registry, "PULLED_MAX", 1)
+    producer = bench.client()
+    for queue in (0, 0, 1):
+        producer.send("orders", queue=queue)
+    consumer.pull("orders", 0)
+    consumer.pull("orders", 0, queue=1)
+    assert pull_offset(consumer) == 0
 
 
 def test_a_group_without_offsets_has_no_rows(consumer):
