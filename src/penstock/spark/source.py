@@ -7,8 +7,9 @@ Not here: the readers (``readers.py``).
 """
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -19,11 +20,25 @@ if TYPE_CHECKING:
     from penstock.spark.readers import PenstockReader, PenstockStreamReader
 
 
+VERSION_MIN: Final = (4, 2)
+"""Before it Spark tells a Python source neither where a batch begins nor how far it may go."""
+
+
+def check_version(version: str) -> None:
+    """Raise for a PySpark that is too old, before its imports fail in words that help nobody."""
+    if tuple(int(each) for each in version.split(".")[:2]) < VERSION_MIN:
+        raise BadOption(
+            f"format('penstock') needs PySpark {'.'.join(map(str, VERSION_MIN))} or newer, this is"
+            f" {version}; pip install 'penstock-broker[spark]' brings one that works"
+        )
+
+
 class PenstockSource(DataSource):
     """Topics as tables and streams."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_version(pyspark.__version__)
         self.chosen = read_options(options)
 
     @classmethod
