@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.snippets import KINDS as BLOCK_KINDS
+from kit.snippets import RUN_KINDS, blocks_of
 from penstock.demo.scenes import SCENES
 from penstock.settings.load import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(#[^)\s]*)?\)")
 SOURCE_PATH = re.compile(
     r"`((?:model|settings|flow|wire|log|engine|adapters|telemetry|client|bulk|spark|server|cli|testing)/[\w/]+\.py)`"
@@ -39,6 +42,25 @@ def test_every_link_of_a_page_leads_somewhere(page):
 def test_every_source_file_a_page_names_exists(page):
     named = SOURCE_PATH.findall(page.read_text("utf-8"))
     assert [each for each in named if not (ROOT / "src/penstock" / each).exists()] == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_every_block_of_a_guide_says_what_it_is_so_that_it_runs_or_says_why_not(page):
+    """Those that are to run do so in ``tests/interop/test_docs_snippets.py``."""
+    blocks = blocks_of(page)
+    assert [each.line for each in blocks if each.kind not in BLOCK_KINDS] == []
+    lines = page.read_text("utf-8").splitlines()
+    assert sum(line.startswith("```") for line in lines) == 2 * len(blocks), "blocks not understood"
+    reasons = [number for number, line in enumerate(lines, 1) if line.startswith("<!--")]
+    excused = [each for each in blocks if each.reason and each.kind in RUN_KINDS]
+    assert reasons == [each.line - 1 for each in excused], "a reason stands right before its block"
+    indented = [
+        number
+        for number in range(1, len(lines))
+        if lines[number].startswith("    ") and not lines[number - 1].strip()
+    ]
+    inside = {each.line + step for each in blocks for step in range(each.text.count("\n"))}
+    assert set(indented) - inside == set(), "an indented block: nobody runs it"
 
 
 def rows_of_mechanisms():
