@@ -265,11 +265,11 @@ class Broker:
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
         limit = self._running.http_limit
-        door = LazyHttpServer(lambda: self._build_http(limit, loop))
+        door = LazyHttpServer(lambda: self._build_http(loop))
         self._undo.callback(door.stop)
         self._listen(HTTP, limit, door.protocol)
 
-    def _build_http(self, limit: ConnectionLimit, loop: asyncio.AbstractEventLoop) -> HttpServer:
+    def _build_http(self, loop: asyncio.AbstractEventLoop) -> HttpServer:
         from penstock.server.admin import Administration
         from penstock.server.http.app import make_app
         from penstock.server.http.server import HttpServer
@@ -285,7 +285,6 @@ class Broker:
         ]
         return HttpServer(
             make_app(self._running.view, self.faults, administration, routes),
-            limit,
             loop=loop,
             request_ms_max=self.settings.listeners.handshake_ms_max,
         )

@@ -8,8 +8,10 @@ asyncio, when file handles run out; this one counts, turns the peer away with a 
 for a moment and goes on (T9). A peer above the limit is closed before any object is made for it.
 
 How many peers may be connected is a ``ConnectionLimit``: protocol listeners share one, HTTP has its
-own, so that it answers in a flood. It never reaches into the file handles that the log needs (T9):
-a flood of peers is refused long before a segment cannot be opened.
+own, so that it answers in a flood. Whoever has not said anything good yet (no log-in, no request)
+holds its place only until somebody else wants it, the oldest first. The limit never reaches into
+the file handles that the log needs (T9): a flood of peers is refused long before a segment cannot
+be opened.
 
 Not here: what happens on a connection (``pump.py``, ``http/``).
 """
@@ -34,8 +36,9 @@ from penstock.settings.broker import ListenerSettings
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_WAKE_MAX: Final = 64
-"""Then the loop serves the others first: a storm of connects must not hold a turn back."""
+ACCEPTS_PER_WAKE_MAX: Final = 16
+"""Then the loop serves the others first: a storm of connects must not hold a turn back. Far fewer
+than idle peers may be, so that a new one is heard before it can be the oldest."""
 
 REST_SECONDS: Final = 0.1
 """Pause of the accept loop when the process has no file handle left."""
@@ -45,8 +48,8 @@ EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 PORT_TRIES_MAX: Final = 20
 """Free IPv4 ports to try until the same number is free for IPv6, too."""
 
-MakeProtocol = Callable[[Peer], asyncio.BaseProtocol]
-"""Makes the protocol of a new connection; it must ``release`` the limit when it is lost."""
+MakeProtocol = Callable[[Peer, "ConnectionPlace"], asyncio.BaseProtocol]
+"""Makes the protocol of a new connection; it must ``release`` its place when it is lost."""
 
 
 def open_sockets(
@@ -178,28 +181,32 @@ class Listener:
                     self._exhausted(listening)
                     return
                 continue  # this peer gave up between connect and accept
-            if not self._limit.acquire(address[0]):
+            place = self._limit.acquire(address[0])
+            if place is None:
                 connection.close()
                 continue
             peer = Peer(*address[:2], *connection.getsockname()[:2])
-            task = self._loop.create_task(self._arrive(connection, peer))
+            task = self._loop.create_task(self._arrive(connection, peer, place))
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
 
-    async def _arrive(self, connection: socket.socket, peer: Peer) -> None:
+    async def _arrive(self, connection: socket.socket, peer: Peer, place: ConnectionPlace) -> None:
         made: list[asyncio.BaseProtocol] = []
 
         def protocol() -> asyncio.BaseProtocol:
-            made.append(self._make_protocol(peer))
+            made.append(self._make_protocol(peer, place))
             return made[0]
 
         try:
+            if place.is_released:  # by the many that came since
+                connection.close()
+                return
             connection.setblocking(False)
             await self._loop.connect_accepted_socket(protocol, connection)
         except Exception as error:  # gone already, or a mistake in an adapter: this peer only
             connection.close()
             if not made:
-                self._limit.release(peer.host)
+                place.release()
             if not isinstance(error, OSError):
                 logger.error(
                     "a connection could not be served",
@@ -242,65 +249,171 @@ def _spare_handle() -> int | None:
 RESERVED_FILES: Final = 96
 """Handles kept for log segments, indexes, SQLite and ourselves when the process may have few."""
 
+HEALTH_PLACES: Final = 8
+"""HTTP connections above all limits: who only asks for ``/livez`` and ``/readyz`` is answered."""
+
 TOO_MANY: Final = "too many connections"
 TOO_MANY_OF_ADDRESS: Final = "too many from one address"
+MADE_ROOM: Final = "idle, made room"
 NO_FILES: Final = "no file handles"
 
 
+class ConnectionPlace:
+    """The place of one connection: idle at first, then busy, for HTTP idle again; given back once.
+
+    An idle one may be taken by a newcomer, who has ``end`` called and its place at once.
+    """
+
+    __slots__ = ("_limit", "address", "end", "is_for_health", "is_idle", "is_released")
+
+    def __init__(self, limit: ConnectionLimit, address: str, *, is_for_health: bool) -> None:
+        self._limit = limit
+        self.address: Final = address
+        self.end: Callable[[], None] = _nothing
+        """Set by the connection: how to end it at once."""
+        self.is_for_health: Final = is_for_health
+        """Given above the limits: good for a health check and nothing else."""
+        self.is_idle = True
+        self.is_released = False
+
+    def busy(self) -> None:
+        """The peer has logged in, or asked something: it stays."""
+        if self.is_idle and not self.is_released:
+            self.is_idle = False
+            self._limit.left_idle(self)
+
+    def idle(self) -> None:
+        """Answered, nothing else asked; now the youngest of the idle ones."""
+        if not self.is_idle and not self.is_released:
+            self.is_idle = True
+            self._limit.became_idle(self)
+
+    def release(self) -> None:
+        """The connection is gone; only the first call counts."""
+        if not self.is_released:
+            self.is_released = True
+            self._limit.left(self)
+
+
+def _nothing() -> None:
+    pass
+
+
 class ConnectionLimit:
-    """A bounded number of connections, also bounded per address."""
+    """A bounded number of connections, bounded per address, and of idle ones a smaller number."""
 
-    __slots__ = (
-        "_per_address",
-        "_per_address_max",
-        "accepted",
-        "connections_max",
-        "refused",
-        "taken",
-    )
-
-    def __init__(self, connections_max: int, *, per_address_max: int) -> None:
+    def __init__(
+        self,
+        connections_max: int,
+        *,
+        per_address_max: int,
+        idle_max: int = 0,
+        idle_per_address_max: int = 0,
+        health_max: int = 0,
+    ) -> None:
+        """``idle_max``: 0 = as many as connections; ``health_max``: places above all limits."""
         self.connections_max = connections_max
         self._per_address_max = per_address_max
+        self._idle_max = idle_max or connections_max
+        self._idle_per_address_max = idle_per_address_max or per_address_max
+        self._health_max = health_max
         self._per_address: Counter[str] = Counter()
+        self._idle: dict[ConnectionPlace, None] = {}
+        """Oldest first, those for health checks apart."""
+        self._idle_of: dict[str, dict[ConnectionPlace, None]] = {}
+        """The same by address; none without one."""
+        self._health: dict[ConnectionPlace, None] = {}
         self.taken = 0
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         """Reason -> how many; the reasons are the constants of this module."""
 
-    def acquire(self, address: str) -> bool:
-        """Count a connection in; False when there are too many. Pair with ``release``."""
-        if self.taken >= self.connections_max:
-            self.refused[TOO_MANY] += 1
-            return False
-        if self._per_address[address] >= self._per_address_max:
-            self.refused[TOO_MANY_OF_ADDRESS] += 1
-            return False
+    def acquire(self, address: str) -> ConnectionPlace | None:
+        """A place for a peer, if need be that of the oldest idle one; None: there are too many."""
+        own = self._idle_of.get(address, {})
+        is_full = self._per_address[address] >= self._per_address_max
+        if is_full or len(own) >= self._idle_per_address_max:
+            if not self._make_room(own):
+                return self._health_place(address, TOO_MANY_OF_ADDRESS)
+        elif (
+            self.taken >= self.connections_max or len(self._idle) >= self._idle_max
+        ) and not self._make_room(self._idle):
+            return self._health_place(address, TOO_MANY)
+        place = ConnectionPlace(self, address, is_for_health=False)
         self.taken += 1
         self._per_address[address] += 1
         self.accepted += 1
+        self.became_idle(place)
+        return place
+
+    def _health_place(self, address: str, reason: str) -> ConnectionPlace | None:
+        self.refused[reason] += 1
+        if not self._health_max:
+            return None
+        if len(self._health) >= self._health_max:
+            _end(next(iter(self._health)))
+        place = ConnectionPlace(self, address, is_for_health=True)
+        self._health[place] = None
+        return place
+
+    def _make_room(self, idle: dict[ConnectionPlace, None]) -> bool:
+        oldest = next(iter(idle), None)
+        if oldest is None:
+            return False
+        self.refused[MADE_ROOM] += 1
+        _end(oldest)
         return True
 
-    def release(self, address: str) -> None:
+    # Called by places.
+
+    def became_idle(self, place: ConnectionPlace) -> None:
+        if not place.is_for_health:
+            self._idle[place] = None
+            self._idle_of.setdefault(place.address, {})[place] = None
+
+    def left_idle(self, place: ConnectionPlace) -> None:
+        if self._idle.pop(place, place) is None:
+            own = self._idle_of[place.address]
+            del own[place]
+            if not own:
+                del self._idle_of[place.address]
+
+    def left(self, place: ConnectionPlace) -> None:
+        if place.is_for_health:
+            self._health.pop(place, None)
+            return
+        self.left_idle(place)
         self.taken -= 1
-        self._per_address[address] -= 1
-        if self._per_address[address] <= 0:
-            del self._per_address[address]
+        self._per_address[place.address] -= 1
+        if self._per_address[place.address] <= 0:
+            del self._per_address[place.address]
+
+
+def _end(place: ConnectionPlace) -> None:
+    # First the place: the connection tells of its end only in the next iteration of the loop.
+    place.release()
+    place.end()
 
 
 def protocol_limit(settings: ListenerSettings) -> ConnectionLimit:
     """The limit of all protocol listeners together, within what the process may open."""
-    room = files_max() - RESERVED_FILES - settings.http_connections_max
+    room = files_max() - RESERVED_FILES - settings.http_connections_max - HEALTH_PLACES
     return ConnectionLimit(
         max(1, min(settings.connections_max, room)),
         per_address_max=settings.connections_per_address_max,
+        idle_max=settings.strangers_max,
+        idle_per_address_max=settings.strangers_per_address_max,
     )
 
 
 def http_limit(settings: ListenerSettings) -> ConnectionLimit:
-    """The limit of HTTP, apart from that of the protocols."""
+    """The limit of HTTP, apart from that of the protocols; health checks have more."""
     limit = settings.http_connections_max
-    return ConnectionLimit(limit, per_address_max=limit)
+    return ConnectionLimit(
+        limit,
+        per_address_max=min(limit, settings.http_connections_per_address_max),
+        health_max=HEALTH_PLACES,
+    )
 
 
 def files_max() -> int:

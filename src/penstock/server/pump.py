@@ -30,7 +30,7 @@ from penstock.adapters.contract import UNTAKEN_BYTES_MAX, Adapter, AdapterFactor
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
-from penstock.server.listener import ConnectionLimit, MakeProtocol
+from penstock.server.listener import ConnectionLimit, ConnectionPlace, MakeProtocol
 from penstock.server.turns import Turns
 from penstock.settings.broker import ListenerSettings
 from penstock.settings.declare import KIB
@@ -101,12 +101,16 @@ class Pump(asyncio.Protocol):
         factory: AdapterFactory,
         context: PumpContext,
         on_lost: Callable[["Pump"], None],
+        *,
+        place: ConnectionPlace,
     ) -> None:
         self.connection_id: Final = connection_id
         self.peer: Final = peer
         self.protocol: Final = factory.protocol
         self._context = context
         self._on_lost = on_lost
+        self.place: Final = place
+        place.end = self._make_room
         self._transport: asyncio.Transport | None = None
         self._is_scheduled = False
         self._is_established = False
@@ -137,6 +141,9 @@ class Pump(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # 0: pause_writing says exactly "the socket did not take it all", no more and no less.
         self._transport.set_write_buffer_limits(high=0)
+        if self._is_over:  # it had to make room already
+            self._transport.abort()
+            return
         logger.debug("connected", extra=_extra(self))
         self._is_scheduled = False
         self._request_turn()
@@ -285,8 +292,7 @@ class Pump(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _check_handshake(self) -> None:
-        self._is_established = self._adapter.is_established
-        if self._is_established:
+        if self._look_established():
             return
         limit, name = self._adapter.handshake_bytes_max, "the protocol's limit"
         if limit is None:
@@ -294,13 +300,21 @@ class Pump(asyncio.Protocol):
         if self.received_bytes > limit:
             self._break_off(f"no handshake within {limit} bytes ({name})")
 
+    def _look_established(self) -> bool:
+        if self._adapter.is_established:
+            self._is_established = True
+            self.place.busy()
+        return self._is_established
+
+    def _make_room(self) -> None:
+        # Not logged each: a flood has thousands, and its figure in /metrics.
+        self.abort("no handshake, and others want its place (listeners.strangers_max)")
+
     def _arm(self) -> None:
         due_ms = self._adapter.next_deadline_ms()
-        if not self._is_established:
-            self._is_established = self._adapter.is_established
-            if not self._is_established:
-                limit_ms = self._handshake_deadline_ms
-                due_ms = limit_ms if due_ms is None else min(due_ms, limit_ms)
+        if not self._is_established and not self._look_established():
+            limit_ms = self._handshake_deadline_ms
+            due_ms = limit_ms if due_ms is None else min(due_ms, limit_ms)
         if due_ms is None:
             return
         if self._timer is not None:
@@ -376,8 +390,10 @@ class Pumps:
     def maker(self, factory: AdapterFactory) -> MakeProtocol:
         """What a listener calls for each connection of this protocol."""
 
-        def make(peer: Peer) -> asyncio.Protocol:
-            pump = Pump(ConnectionId(next(self._ids)), peer, factory, self.context, self._lost)
+        def make(peer: Peer, place: ConnectionPlace) -> asyncio.Protocol:
+            pump = Pump(
+                ConnectionId(next(self._ids)), peer, factory, self.context, self._lost, place=place
+            )
             self.live.add(pump)
             return pump
 
@@ -408,4 +424,4 @@ class Pumps:
 
     def _lost(self, pump: Pump) -> None:
         self.live.discard(pump)
-        self.limit.release(pump.peer.host)
+        pump.place.release()

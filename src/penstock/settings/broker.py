@@ -68,12 +68,19 @@ class ListenerSettings:
     http: str = setting("15672", "HTTP port, 0 or off", flag="--http")
     connections_max: int = setting(10_000, "Connections of all listeners together")
     connections_per_address_max: int = setting(1000, "Connections from one address")
+    strangers_max: int = setting(
+        512, "Connections that have not logged in, or asked anything yet; then the oldest goes"
+    )
+    strangers_per_address_max: int = setting(256, "The same from one address")
     handshake_ms_max: int = setting(10_000, "A peer must finish its handshake in this time")
     handshake_bytes_max: int = setting(
         16 * KIB, "Bytes read from a peer before its handshake is done"
     )
     http_connections_max: int = setting(
         64, "HTTP connections, kept apart so that they answer in a flood"
+    )
+    http_connections_per_address_max: int = setting(
+        32, "HTTP connections from one address; then its oldest idle one goes, health checks answer"
     )
     receive_buffer_bytes: int = setting(
         256 * KIB,
@@ -88,6 +95,11 @@ class ListenerSettings:
                 raise SettingsError(
                     f"listeners.{protocol} is {text!r}; use a port from 1 to 65535, "
                     "0 for any free one, or off"
+                )
+        for name in ("strangers_max", "strangers_per_address_max"):
+            if getattr(self, name) < 1:
+                raise SettingsError(
+                    f"listeners.{name} must be at least 1: everybody is one at first"
                 )
         if not self.bind:
             raise SettingsError("listeners.bind is empty; name an address, as localhost")

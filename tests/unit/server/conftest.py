@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.adapters.contract import Peer
+from penstock.server.listener import ConnectionLimit
 from penstock.server.pump import Pump, PumpContext
 from penstock.settings.broker import ListenerSettings
 from penstock.testing.clock import ManualClock
@@ -282,13 +283,21 @@ class PumpScene:
         self.context = PumpContext(engine, self.turns, clock, loop, ListenerSettings())
         self.factory = FakeFactory()
         self.lost = []
+        self.limit = ConnectionLimit(10, per_address_max=10)
         self.pump = self.connect()
         self.adapter = self.factory.adapters[0]
         self.transport = self.pump._transport
 
     def connect(self, connection_id=1):
         peer = Peer("127.0.0.1", 40000, "127.0.0.1", 5672)
-        pump = Pump(connection_id, peer, self.factory, self.context, self.lost.append)
+        pump = Pump(
+            connection_id,
+            peer,
+            self.factory,
+            self.context,
+            self.lost.append,
+            place=self.limit.acquire(peer.host),
+        )
         transport = self.make_transport()
         transport.protocol = pump
         pump.connection_made(transport)

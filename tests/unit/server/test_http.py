@@ -9,7 +9,7 @@ import pytest
 from penstock.server.faults import Faults
 from penstock.server.http.app import make_app
 from penstock.server.http.server import HttpServer
-from penstock.server.listener import TOO_MANY, ConnectionLimit, Listener, open_sockets
+from penstock.server.listener import MADE_ROOM, ConnectionLimit, Listener, open_sockets
 from penstock.server.view import Readiness
 
 
@@ -138,7 +138,7 @@ def test_faults_are_for_this_machine_and_not_for_web_pages(broker):
 @contextlib.contextmanager
 def serving(broker, limit, request_ms_max=10_000):
     loop = asyncio.get_running_loop()
-    server = HttpServer(make_app(broker), limit, loop=loop, request_ms_max=request_ms_max)
+    server = HttpServer(make_app(broker), loop=loop, request_ms_max=request_ms_max)
     sockets = open_sockets("http", ("127.0.0.1",), 0)
     listener = Listener("http", sockets, limit, server.protocol, loop=loop)
     listener.start()
@@ -182,18 +182,45 @@ def test_a_slow_writer_loses_its_place(broker):
     assert quick.startswith(b"HTTP/1.1 200")
 
 
-def test_more_connections_than_places_are_turned_away(broker):
-    async def scene():
-        limit = ConnectionLimit(1, per_address_max=1)
-        with serving(broker, limit) as (port, _):
-            _, first = await asyncio.open_connection("127.0.0.1", port)
-            while not limit.taken:
-                await asyncio.sleep(0)
-            second = await get(port)
-            first.close()
-            return second, limit.refused[TOO_MANY]
+METRICS = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
-    assert asyncio.run(scene()) == (b"", 1)
+
+def test_the_oldest_idle_connection_gives_its_place_to_a_new_one(broker):
+    async def scene():
+        limit = ConnectionLimit(2, per_address_max=2)
+        with serving(broker, limit) as (port, _):
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            answer = await get(port, METRICS)
+            first = await asyncio.wait_for(idle[0][0].read(), 10)
+            for _, writer in idle:
+                writer.close()
+            return answer[:12], first, limit.refused[MADE_ROOM]
+
+    assert asyncio.run(scene()) == (b"HTTP/1.1 200", b"", 1)
+
+
+def test_while_all_are_busy_health_is_answered_and_the_rest_told_to_come_again(broker):
+    async def scene():
+        limit = ConnectionLimit(1, per_address_max=1, health_max=2)
+        with serving(broker, limit) as (port, _):
+            limit.acquire("127.0.0.1").busy()
+            return await get(port), await get(port, METRICS)
+
+    health, metrics = asyncio.run(scene())
+    assert health.startswith(b"HTTP/1.1 200")
+    assert metrics.startswith(b"HTTP/1.1 503")
+    assert b"listeners.http_connections_max" in metrics
+
+
+def test_without_a_name_there_is_health_and_nothing_else(broker):
+    async def scene():
+        with serving(broker, ConnectionLimit(4, per_address_max=4)) as (port, _):
+            return [
+                (await get(port, b"GET %s HTTP/1.0\r\n\r\n" % path))[:12]
+                for path in (b"/livez", b"/readyz", b"/metrics", b"/api/flow")
+            ]
+
+    assert asyncio.run(scene()) == [b"HTTP/1.1 200"] * 2 + [b"HTTP/1.1 403"] * 2
 
 
 def test_nonsense_is_answered_with_400_and_harms_nobody(broker):

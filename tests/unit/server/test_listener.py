@@ -11,6 +11,7 @@ import pytest
 from penstock.model.errors import StartRefused
 from penstock.server import listener as listener_module
 from penstock.server.listener import (
+    MADE_ROOM,
     NO_FILES,
     RESERVED_FILES,
     TOO_MANY,
@@ -27,9 +28,9 @@ LOCALHOST = ("127.0.0.1", "::1")
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, peer, limit):
-        self.peer = peer
-        self.limit = limit
+    def __init__(self, peer, place):
+        self.place = place
+        place.busy()
 
     def connection_made(self, transport):
         self.transport = transport
@@ -38,14 +39,14 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
     def connection_lost(self, exc):
-        self.limit.release(self.peer.host)
+        self.place.release()
 
 
 @contextlib.contextmanager
 def listening(limit, make=Echo):
     sockets = open_sockets("amqp", LOCALHOST, 0)
     loop = asyncio.get_running_loop()
-    listener = Listener("amqp", sockets, limit, lambda peer: make(peer, limit), loop=loop)
+    listener = Listener("amqp", sockets, limit, make, loop=loop)
     listener.start()
     try:
         yield listener, sockets[0].getsockname()[1]
@@ -92,7 +93,7 @@ def test_a_port_that_somebody_took_between_bind_and_listen_is_refused_in_the_sam
         others = open_sockets("amqp", ("127.0.0.1",), port)
         others[0].listen()
         loop = asyncio.get_running_loop()
-        late = Listener("amqp", sockets, limit, lambda peer: Echo(peer, limit), loop=loop)
+        late = Listener("amqp", sockets, limit, Echo, loop=loop)
         try:
             with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken"):
                 late.start()
@@ -141,7 +142,7 @@ def test_a_peer_without_a_place_is_closed_and_the_next_one_served():
 
 
 def test_a_protocol_that_cannot_be_made_gives_its_place_back(caplog):
-    def broken(peer, limit):
+    def broken(peer, place):
         raise ValueError("no adapter today")
 
     async def scene():
@@ -215,28 +216,81 @@ def test_a_small_receive_buffer_reaches_the_connections():
 # Places: how many peers, and why one was turned away.
 
 
+def busy(limit, address):
+    place = limit.acquire(address)
+    if place is not None:
+        place.busy()
+    return place
+
+
 def test_a_full_house_turns_peers_away_and_counts_them():
     limit = ConnectionLimit(2, per_address_max=2)
-    assert [limit.acquire(address) for address in ("a", "b", "c")] == [True, True, False]
+    first, second, third = (busy(limit, address) for address in ("a", "b", "c"))
+    assert (bool(first), bool(second), third) == (True, True, None)
     assert limit.refused[TOO_MANY] == 1
-    limit.release("a")
-    assert limit.acquire("c")
+    first.release()
+    assert busy(limit, "c")
 
 
 def test_one_address_cannot_take_all_places():
     limit = ConnectionLimit(10, per_address_max=1)
-    assert limit.acquire("a")
-    assert not limit.acquire("a")
-    assert limit.acquire("b")
+    assert busy(limit, "a")
+    assert busy(limit, "a") is None
+    assert busy(limit, "b")
     assert limit.refused[TOO_MANY_OF_ADDRESS] == 1
 
 
 def test_an_address_that_left_is_forgotten():
     limit = ConnectionLimit(10, per_address_max=1)
     for number in range(100):
-        assert limit.acquire(str(number % 50))
-        limit.release(str(number % 50))
-    assert not limit._per_address
+        limit.acquire(str(number % 50)).release()
+    assert (limit.taken, dict(limit._per_address), limit._idle_of) == (0, {}, {})
+
+
+def test_the_oldest_idle_one_of_the_same_address_makes_room():
+    limit = ConnectionLimit(10, per_address_max=10, idle_max=4, idle_per_address_max=2)
+    ended = []
+    places = {}
+    for name in ("b1", "a1", "a2", "a3"):
+        places[name] = limit.acquire(name[0])
+        places[name].end = lambda name=name: ended.append(name)
+    assert ended == ["a1"]
+    assert limit.taken == 3
+    places["a1"].release()  # when its connection is gone: counted once
+    assert limit.taken == 3
+
+
+def test_of_many_addresses_the_oldest_idle_one_makes_room():
+    limit = ConnectionLimit(10, per_address_max=10, idle_max=2)
+    ended = []
+    for name in "abc":
+        limit.acquire(name).end = lambda name=name: ended.append(name)
+    assert ended == ["a"]
+    assert limit.refused[MADE_ROOM] == 1
+
+
+def test_who_was_served_is_the_youngest_of_the_idle():
+    limit = ConnectionLimit(2, per_address_max=2)
+    ended = []
+    first, second = limit.acquire("a"), limit.acquire("a")
+    first.end, second.end = (lambda: ended.append(1)), (lambda: ended.append(2))
+    first.busy()
+    first.idle()
+    limit.acquire("a")
+    assert ended == [2]
+
+
+def test_when_all_are_busy_there_are_places_for_health_the_oldest_goes():
+    limit = ConnectionLimit(1, per_address_max=1, health_max=2)
+    ended = []
+    assert not busy(limit, "a").is_for_health
+    for number in range(3):
+        place = limit.acquire("a")
+        assert place.is_for_health
+        place.end = lambda number=number: ended.append(number)
+        place.busy()
+    assert ended == [0]
+    assert limit.taken == 1
 
 
 def test_the_log_keeps_its_file_handles_whatever_the_settings_allow():

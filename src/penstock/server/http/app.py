@@ -17,6 +17,7 @@ turns: none of them waits, and each is bounded whatever the number of connection
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -100,7 +101,9 @@ class RequestCheck:
     """Refuses what no honest client sends, before any path is looked at.
 
     * A broker that listens on loopback is addressed by a loopback name, for reading, too: a page
-      whose name was pointed at 127.0.0.1 (DNS rebinding) gets nothing.
+      whose name was pointed at 127.0.0.1 (DNS rebinding) gets nothing. Without any name (HTTP/1.0)
+      there is health only.
+    * A connection accepted above all limits is for health checks.
     * A body has one length: with two, whoever is between us and the client may see another end.
     """
 
@@ -119,12 +122,17 @@ class RequestCheck:
             await send(message)
 
         if refused is None:
-            await self._app(scope, receive, send_checked)
+            # Who hangs up in the midst of its body is no mistake of ours.
+            with contextlib.suppress(ClientDisconnect):
+                await self._app(scope, receive, send_checked)
         else:
             refused.headers["connection"] = "close"
             await refused(scope, receive, send_checked)
 
 
+HEALTH_ONLY: Final = "health_only"
+"""In the state of a request: its connection was accepted above all limits, for a health check."""
+HEALTH_PATHS: Final = ("/livez", "/readyz")
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 
 
@@ -137,8 +145,18 @@ def _wrong_with(scope: Scope) -> Response | None:
         return problem(431, f"the headers of a request have at most {HEAD_BYTES_MAX} bytes")
     local, _ = scope.get("server") or ("", 0)
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
-    if _is_loopback(local) and not all(_is_loopback(_name_in(each)) for each in hosts):
+    # HTTP/1.0 needs no Host: load balancers ask for health like that, browsers never do.
+    is_named = bool(hosts) or scope["path"] in HEALTH_PATHS
+    if _is_loopback(local) and not (
+        is_named and all(_is_loopback(_name_in(each)) for each in hosts)
+    ):
         return problem(403, "address this broker as localhost")
+    if scope.get("state", {}).get(HEALTH_ONLY) and scope["path"] not in HEALTH_PATHS:
+        return problem(
+            503,
+            "too many HTTP connections (listeners.http_connections_max, "
+            "listeners.http_connections_per_address_max); close some, or come again",
+        )
     return None
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.adapters.contract import Peer
     from penstock.server.http.server import HttpServer
+    from penstock.server.listener import ConnectionPlace
 
 
 class LazyHttpServer:
@@ -26,11 +27,11 @@ class LazyHttpServer:
         self._build = build
         self._server: HttpServer | None = None
 
-    def protocol(self, peer: Peer) -> asyncio.Protocol:
+    def protocol(self, peer: Peer, place: ConnectionPlace) -> asyncio.Protocol:
         """The protocol of a new connection."""
         if self._server is None:
             self._server = self._build()
-        return self._server.protocol(peer)
+        return self._server.protocol(peer, place)
 
     def stop(self) -> None:
         """Let answers under way end, close the rest."""
