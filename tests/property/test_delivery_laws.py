@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.queues import MemoryHost, MemoryQueue
-from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.host import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import SubscriptionId
@@ -70,6 +70,7 @@ class World:
             SubscriptionOptions(mode=mode, delivery_limit=delivery_limit),
             self.host,
         )
+        self.read = list(QUEUES)
         self.peers = []
         self.seen = set()
         self.returned = set()
@@ -106,6 +107,8 @@ class World:
         match verb:
             case "publish":
                 self.publish(pick, count, is_delayed=flag)
+            case "subscribe" | "unsubscribe":
+                self.change_queues(QUEUES[pick % 2], is_read=verb == "subscribe")
             case "change type":
                 self.change_type(list(Mode)[pick % len(Mode)])
             case "attach" if len(self.peers) < CONSUMERS_MAX:
@@ -120,16 +123,16 @@ class World:
                 self.subscription.settle(queue_id, [span[pick % len(span)]])
                 self.forget_what_is_not_in_flight()
             case "settle upto":
-                queue_id = QUEUES[pick % 2]
+                queue_id = self.read[pick % len(self.read)]
                 low = self.subscription.low_mark(queue_id)
                 self.subscription.settle_upto(queue_id, low + count)
                 self.forget_what_is_not_in_flight()
             case "purge":
-                self.subscription.purge(QUEUES[pick % 2])
+                self.subscription.purge(self.read[pick % len(self.read)])
             case "drop head":
-                self.subscription.drop_head(QUEUES[pick % 2], count)
+                self.subscription.drop_head(self.read[pick % len(self.read)], count)
             case "seek":
-                self.seek(QUEUES[pick % 2], pick)
+                self.seek(self.read[pick % len(self.read)], pick)
             case "take" if peer and self.mode is not Mode.KEY_SHARED:
                 for delivery in self.subscription.take(peer.consumer, count):
                     self.handed(peer, delivery, is_ordered=False)
@@ -177,12 +180,22 @@ class World:
         self.first_seen.clear()
         self.attach(1, is_permits=False)
 
+    def change_queues(self, queue_id, *, is_read):
+        """One queue more, from its beginning, or one less; never none."""
+        if is_read and queue_id not in self.read:
+            self.read.append(queue_id)
+            self.subscription.subscribe(self.queues[queue_id], Start.EARLIEST)
+        elif not is_read and self.read != [queue_id] and queue_id in self.read:
+            self.read.remove(queue_id)
+            self.subscription.remove_queue(queue_id, "unsubscribed")
+            self.forget_queue(queue_id)
+
     def leave(self, peer):
         self.peers.remove(peer)
         self.subscription.detach(peer.consumer)
 
     def answer(self, verb, peer, pick, count, flag):
-        for queue_id in QUEUES:
+        for queue_id in self.read:
             mine = sorted(offset for held_id, offset in peer.held if held_id == queue_id)
             some = mine[pick % 3 :: 1 + pick % 2][:count]
             if not some:
@@ -201,6 +214,9 @@ class World:
     def seek(self, queue_id, offset):
         """Afterwards everything is new again, and nobody has anything."""
         self.subscription.seek(queue_id, offset)
+        self.forget_queue(queue_id)
+
+    def forget_queue(self, queue_id):
         self.seen = {key for key in self.seen if key[0] != queue_id}
         self.first_seen = {k: last for k, last in self.first_seen.items() if k[0] != queue_id}
         self.forget_what_is_not_in_flight()
@@ -212,14 +228,15 @@ class World:
     def forget_what_is_not_in_flight(self):
         for peer in self.peers:
             for queue_id, offset in list(peer.held):
-                held = self.subscription.in_flight(queue_id, offset)
+                is_read = self.subscription.reads(queue_id)
+                held = self.subscription.in_flight(queue_id, offset) if is_read else None
                 if held is None or held.consumer_id != peer.consumer.consumer_id:
                     del peer.held[queue_id, offset]
 
     # What must be true
 
     def check(self):
-        for queue_id in QUEUES:
+        for queue_id in self.read:
             self.check_partition(self.subscription.cursor(queue_id))
         for peer in self.peers:
             consumer = peer.consumer
@@ -228,12 +245,12 @@ class World:
             assert consumer.inflight.bytes == sum(each.size for each in held)
             if isinstance(consumer.demand, Window):
                 assert consumer.demand.unsettled == consumer.inflight.messages
-        total = sum(self.subscription.unacked(queue_id) for queue_id in QUEUES)
+        total = sum(self.subscription.unacked(queue_id) for queue_id in self.read)
         assert total == sum(peer.consumer.inflight.messages for peer in self.peers)
         assert total == self.subscription.statistics().unacked
         unsent = sum(peer.consumer.unsent.bytes for peer in self.peers)
         assert self.host.unsent_pool.bytes == unsent, "the pool and those who draw on it differ"
-        aside = [len(self.subscription.cursor(each).redelivery.delayed) for each in QUEUES]
+        aside = [len(self.subscription.cursor(each).redelivery.delayed) for each in self.read]
         assert self.host.delayed_budget.count == sum(aside)
 
     def check_partition(self, cursor):
@@ -268,8 +285,9 @@ class World:
                 break
             self.answer("settle", last, 0, 1000, False)
         self.check()
-        for queue_id, queue in self.queues.items():
-            assert self.subscription.low_mark(queue_id) == queue.index.next_offset
+        for queue_id in self.read:
+            end = self.queues[queue_id].index.next_offset
+            assert self.subscription.low_mark(queue_id) == end
             assert self.subscription.ready(queue_id) == 0
         statistics = self.subscription.statistics()
         assert (statistics.unacked, statistics.delayed, statistics.lost) == (0, 0, 0)
@@ -278,7 +296,7 @@ class World:
 
 verbs = ["publish"] * 5 + ["settle"] * 5 + ["attach", "requeue", "wait", "settle one"] * 2
 rare = ["detach", "reject", "grant", "settle upto", "purge", "drop head", "seek", "take"]
-rare.append("change type")
+rare += ["change type", "unsubscribe", "subscribe"]
 steps = st.lists(
     st.tuples(
         st.sampled_from([*verbs, *rare]),

@@ -271,13 +271,46 @@ class Engine:
         found.touch(self._chain.now_ms)
         return self._registry.create_subscription(found, name, options, self._host)
 
+    def subscribe_queue(
+        self, topic: TopicName, name: str, queue_id: QueueId, options: SubscriptionOptions
+    ) -> Subscription:
+        """A subscription reads this queue, too; one that is not there is made, of this queue only.
+
+        Of one that is there the options say only where it begins in the queue. Raises ``NotFound``
+        or ``AlreadyExists``; durable once ``after_durable`` calls back.
+        """
+        found = self._registry.topic(topic)
+        queue = self._registry.queues.get(queue_id)
+        if queue is None or queue.topic is not found:
+            raise NotFound(f"topic '{topic}' has no queue with id {queue_id}; it has other queues")
+        found.touch(self._chain.now_ms)
+        return self._registry.subscribe_queue(found, name, queue, options, host=self._host)
+
+    def unsubscribe_queue(
+        self, topic: TopicName, name: str, queue_id: QueueId, cause: str = "unsubscribed"
+    ) -> None:
+        """A subscription reads this queue no more, and goes with its last; raises ``NotFound``.
+
+        What nobody else needs of the queue may go, the queue itself stays.
+        """
+        found = self._registry.topic(topic)
+        subscription = self._subscription(found, name)
+        if subscription.queue_ids == [queue_id]:
+            self._remove_subscription(found, subscription, cause)
+            return
+        subscription.remove_queue(queue_id, cause)
+        self._registry.unsubscribed(subscription, queue_id)
+
     def delete_subscription(self, topic: TopicName, name: str, cause: str = "deleted") -> None:
         """A subscription goes; raises ``NotFound``."""
         found = self._registry.topic(topic)
-        subscription = found.subscriptions.get(name)
+        self._remove_subscription(found, self._subscription(found, name), cause)
+
+    def _subscription(self, topic: Topic, name: str) -> Subscription:
+        subscription = topic.subscriptions.get(name)
         if subscription is None:
-            raise NotFound(f"topic '{topic}' has no subscription '{name}'")
-        self._remove_subscription(found, subscription, cause)
+            raise NotFound(f"topic '{topic.name}' has no subscription '{name}'")
+        return subscription
 
     # Other definitions.
 

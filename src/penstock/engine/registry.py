@@ -10,7 +10,7 @@ Not here: what deletion means for batches on their way (``broker.py``), restorin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, cast
@@ -58,6 +58,8 @@ class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     sees_unsynced: bool = False
     delivery_limit: int = 0
     is_priority: bool = False
+    queues: list[int] | None = None
+    """Ids of the queues it reads; None = all of the topic, those to come included."""
 
 
 class Registry:
@@ -99,10 +101,12 @@ class Registry:
         """More queues for a topic, up to that number in all; it never has fewer."""
         topic = self.topic(name)
         self._check_room(queues - len(topic.queues))
+        # Who reads all of them reads the new ones, from their first message on.
+        joining = [each for each in topic.subscriptions.values() if _reads_all(each, topic)]
         while len(topic.queues) < queues:
             queue = self._add_queue(topic)
             self.queues[queue.queue_id] = queue
-            for subscription in topic.subscriptions.values():
+            for subscription in joining:
                 subscription.add_queue(queue)
         self.save_topic(topic)
         return topic
@@ -180,10 +184,17 @@ class Registry:
     # Subscriptions.
 
     def create_subscription(
-        self, topic: Topic, name: str, options: SubscriptionOptions, host: Host
+        self,
+        topic: Topic,
+        name: str,
+        options: SubscriptionOptions,
+        host: Host,
+        *,
+        queues: Sequence[Queue] = (),
     ) -> Subscription:
-        """A new subscription; a durable one is refused where the topic itself does not last (D6).
+        """A new subscription of these queues, or of all the topic has and will have.
 
+        A durable one is refused where the topic itself does not last (D6).
         Records of such a topic name queue ids that mean nothing after a restart, so it cannot be
         made durable under those who use it: its owner deletes it and makes it anew.
         """
@@ -205,10 +216,33 @@ class Registry:
         is_durable = options.is_durable
         new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
         subscription_id = SubscriptionId(new_id("subscription"))
-        subscription = Subscription(subscription_id, name, topic.queues, options, host)
+        subscription = Subscription(subscription_id, name, queues or topic.queues, options, host)
         self.add_subscription(topic, subscription)
         self.save_subscription(subscription)
         return subscription
+
+    def subscribe_queue(
+        self, topic: Topic, name: str, queue: Queue, options: SubscriptionOptions, *, host: Host
+    ) -> Subscription:
+        """A subscription of one queue, or one queue more for one that is there.
+
+        Of one that is there the options say only where it begins in that queue.
+        """
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            return self.create_subscription(topic, name, options, host, queues=[queue])
+        if not subscription.reads(queue.queue_id):
+            subscription.subscribe(queue, options.start)
+            self.save_subscription(subscription)
+        return subscription
+
+    def unsubscribed(self, subscription: Subscription, queue_id: QueueId) -> None:
+        """A subscription reads a queue no more: its row and its cursor say so together."""
+        subscription_id = subscription.subscription_id
+        self.save_subscription(subscription)
+        if not is_transient_id(subscription_id):
+            self._store.drop_cursor(subscription_id, queue_id)
+        self._chain.request_turn()
 
     def save_subscription(self, hosted: HostedSubscription) -> None:
         """Put a subscription's row into the next transaction, if it is durable."""
@@ -216,15 +250,17 @@ class Registry:
         options = subscription.options
         if options.is_durable:
             subscription_id = subscription.subscription_id
+            topic = cast("Queue", subscription.lead_queue).topic
             row = SubscriptionRow(
                 subscription_id,
-                cast("Queue", subscription.lead_queue).topic.topic_id,
+                topic.topic_id,
                 subscription.name,
                 options.mode,
                 options.holds_data,
                 options.sees_unsynced,
                 options.delivery_limit,
                 options.is_priority,
+                None if _reads_all(subscription, topic) else list(subscription.queue_ids),
             )
             body = msgspec.json.encode(row)
             self._definitions.put(SUBSCRIPTION_KIND, str(subscription_id), body)
@@ -278,6 +314,10 @@ class Registry:
                 f"there are {len(self.queues)} queues and {limit} are allowed "
                 "(topics.queues_max); delete some first"
             )
+
+
+def _reads_all(subscription: Subscription, topic: Topic) -> bool:
+    return len(subscription.queue_ids) == len(topic.queues)
 
 
 class UnusedTopics:

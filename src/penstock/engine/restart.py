@@ -27,7 +27,7 @@ from penstock.engine.registry import (
     TopicRow,
 )
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Topic
+from penstock.engine.topic import Queue, Topic
 from penstock.log.recovery import Recovered
 from penstock.log.store import Store
 from penstock.model.errors import LogCorrupt, NotFound
@@ -82,7 +82,8 @@ def _restore_subscriptions(
     for key, body in store.definitions.all(SUBSCRIPTION_KIND).items():
         row = _decoded(body, SubscriptionRow, f"subscription {key}")
         topic = topics.get(row.topic_id)
-        if topic is None:
+        queues = [] if topic is None else _read_by(row, topic)
+        if topic is None or not queues:
             store.definitions.delete(SUBSCRIPTION_KIND, key)
             continue
         options = SubscriptionOptions(
@@ -93,10 +94,13 @@ def _restore_subscriptions(
             is_priority=row.is_priority,
         )
         subscription_id = SubscriptionId(row.subscription_id)
-        subscription = Subscription(
-            subscription_id, row.name, topic.queues, options, host, is_new=False
-        )
+        subscription = Subscription(subscription_id, row.name, queues, options, host, is_new=False)
         registry.add_subscription(topic, subscription)
+
+
+def _read_by(row: SubscriptionRow, topic: Topic) -> list[Queue]:
+    """Of a row from before subscriptions could choose: all."""
+    return [each for each in topic.queues if row.queues is None or each.queue_id in row.queues]
 
 
 def _restore_cursors(

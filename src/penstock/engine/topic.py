@@ -457,27 +457,32 @@ def oldest_age_ms(topic: Topic, wall_ms: int) -> int:
     return max((_age_ms(each, topic, wall_ms) for each in holders(topic)), default=0)
 
 
+def _queues(subscription: Subscription, topic: Topic) -> list[Queue]:
+    """Those it reads: the others wait for nobody."""
+    return [queue for queue in topic.queues if subscription.reads(queue.queue_id)]
+
+
 def _ready(subscription: Subscription, topic: Topic) -> int:
     sees_unsynced = subscription.options.sees_unsynced
     return sum(
         subscription.ready(queue.queue_id)
         + queue.index.next_offset
         - queue.visible_end(sees_unsynced)
-        for queue in topic.queues
+        for queue in _queues(subscription, topic)
     )
 
 
 def _backlog(subscription: Subscription, topic: Topic) -> int:
     return sum(
         queue.index.bytes_between(subscription.low_mark(queue.queue_id), queue.index.next_offset)
-        for queue in topic.queues
+        for queue in _queues(subscription, topic)
     )
 
 
 def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
     oldest = [
         entries[0][3]
-        for queue in topic.queues
+        for queue in _queues(subscription, topic)
         if (entries := queue.index.entries(subscription.low_mark(queue.queue_id), 1))
     ]
     return max(0, wall_ms - min(oldest)) if oldest else 0
@@ -507,8 +512,9 @@ def _arriving_bodies(topic: Topic) -> tuple[int, int]:
 def _drop_order(subscription: Subscription, topic: Topic) -> list[Queue]:
     """Lowest priority first; without priorities the fullest queue first."""
     if topic.policy.max_priority:
-        return list(topic.queues)
-    return sorted(topic.queues, key=lambda queue: -subscription.ready(queue.queue_id))
+        return _queues(subscription, topic)
+    queues = _queues(subscription, topic)
+    return sorted(queues, key=lambda queue: -subscription.ready(queue.queue_id))
 
 
 def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
@@ -553,7 +559,7 @@ def _drop_backlog(subscription: Subscription, topic: Topic, bytes_max: int) -> b
 
 
 def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> None:
-    for queue in topic.queues:
+    for queue in _queues(subscription, topic):
         upto = queue.index.search_time(store_ms)
         messages = upto - subscription.low_mark(queue.queue_id)
         if messages > 0:

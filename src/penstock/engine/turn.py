@@ -501,18 +501,18 @@ class Housekeeping:
         states: list[CursorState] = []
         for subscription_id, queue_id in self._settlements.take_changed():
             subscription = self._registry.subscriptions.get(SubscriptionId(subscription_id))
-            if subscription is not None and QueueId(queue_id) in self._registry.queues:
+            if subscription is not None and subscription.reads(QueueId(queue_id)):
                 states.append(subscription.state(QueueId(queue_id)))
         self._store.offer_snapshot(self._store.end_position, states)
 
     def final_cursors(self) -> list[CursorState]:
         """Every durable cursor as it stands, for a clean stop."""
         return [
-            subscription.state(queue.queue_id, is_final=True)
+            subscription.state(queue_id, is_final=True)
             for topic in self._registry.topics.values()
             for subscription in topic.subscriptions.values()
             if subscription.options.is_durable
-            for queue in topic.queues
+            for queue_id in subscription.queue_ids
         ]
 
     @property
@@ -581,7 +581,7 @@ def _lowest_needed(queue: Queue, wall_ms: int, kept: int | None) -> int:
             recent = _offset_before_end(queue, policy.retention_bytes_max)
         lowest = min(lowest, recent)
     for subscription in queue.topic.subscriptions.values():
-        if subscription.options.holds_data:
+        if subscription.options.holds_data and subscription.reads(queue.queue_id):
             lowest = min(lowest, subscription.low_mark(queue.queue_id))
     return max(lowest, index.min_offset)
 

@@ -110,7 +110,7 @@ class Administration:
         topic = self._topic(name, space)
         purged = 0
         for entry in list(self._group_subscriptions_of(topic)):
-            for queue in topic.queues:
+            for queue in _queues(topic, entry.subscription):
                 if entry.protocol is None:
                     purged += entry.subscription.purge(queue.queue_id)
                 else:
@@ -193,6 +193,8 @@ class Administration:
         targets = [(each, _target(to, each)) for each in chosen]
         for entry in entries:
             for each, offset in targets:
+                if queue is None and not entry.subscription.reads(each.queue_id):
+                    continue
                 if entry.protocol is not None:
                     entry.protocol.reset(each, group, offset)
                 else:
@@ -422,7 +424,7 @@ class GroupSubscription(NamedTuple):
 
 def group_view(entry: GroupSubscription, wall_ms: int, *, with_queues: bool = False) -> GroupView:
     topic, subscription, group, protocol = entry
-    lags = [_lag(queue, entry, wall_ms) for queue in topic.queues]
+    lags = [_lag(queue, entry, wall_ms) for queue in _queues(topic, subscription)]
     members = _members(protocol, group)
     mode, share = protocol.mode(topic, group) if protocol is not None else ("push", -1)
     return GroupView(
@@ -486,7 +488,12 @@ def queue_view(queue: Queue) -> QueueView:
 
 
 def _ready(topic: Topic, subscription: Subscription) -> int:
-    return sum(subscription.ready(queue.queue_id) for queue in topic.queues)
+    return sum(subscription.ready(queue.queue_id) for queue in _queues(topic, subscription))
+
+
+def _queues(topic: Topic, subscription: Subscription) -> list[Queue]:
+    """Those of the topic that the subscription reads."""
+    return [queue for queue in topic.queues if subscription.reads(queue.queue_id)]
 
 
 def topic_view(topic: Topic) -> TopicView:

@@ -1,4 +1,4 @@
-"""When a topic that nobody uses goes."""
+"""When a topic that nobody uses goes, and which queues a subscription reads."""
 
 from itertools import pairwise
 
@@ -6,10 +6,15 @@ import pytest
 
 from kit.queues import consume
 from kit.workbench import Workbench
+from penstock.engine.host import Start, SubscriptionOptions
+from penstock.engine.statistics import topic_statistics
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
-from penstock.engine.topic import TopicPolicy
+from penstock.engine.topic import DirectRoute, TopicPolicy
 from penstock.flow.demand import Window
+from penstock.model.errors import NotFound
 from penstock.model.names import topic_name
+from penstock.settings.broker import StorageSettings
+from penstock.settings.load import Settings
 
 
 def expiring(bench, name="t", expires_ms=1000):
@@ -246,3 +251,235 @@ def test_wherever_it_ends_nobody_is_lost(refused, is_sync_first, end):
         steps += 1
     assert scene.kept == 0
     assert scene.buried == refused
+
+
+# ---- subscriptions of some queues ---------------------------------------------------------------
+# Pulsar's consumers subscribe and unsubscribe partition by partition.
+
+
+class Partitions:
+    """A topic of four queues with three messages in each."""
+
+    def __init__(self, bench=None, policy=None, messages=3, size=1):
+        self.bench = bench or Workbench()
+        self.topic = self.bench.topic("t", policy, queues=4)
+        self.ids = [queue.queue_id for queue in self.topic.queues]
+        self.channel = self.bench.channel()
+        self.publish(messages, size)
+
+    @property
+    def engine(self):
+        return self.bench.engine
+
+    @property
+    def subscription(self):
+        return self.engine.topic(self.topic.name).subscriptions.get("s")
+
+    def publish(self, messages, size=1):
+        for queue in self.engine.topic(self.topic.name).queues:
+            bodies = [b"x" * size] * messages
+            self.bench.publish(self.channel, DirectRoute(queue), *bodies)
+        self.bench.settle()
+
+    def subscribe(self, *numbers, **keywords):
+        options = SubscriptionOptions(**keywords)
+        for number in numbers:
+            self.engine.subscribe_queue(self.topic.name, "s", self.ids[number], options)
+        return self.subscription
+
+    def unsubscribe(self, *numbers):
+        for number in numbers:
+            self.engine.unsubscribe_queue(self.topic.name, "s", self.ids[number])
+
+    @property
+    def read(self):
+        """Numbers of the queues that the subscription reads."""
+        subscription = self.subscription
+        return [n for n, queue_id in enumerate(self.ids) if subscription.reads(queue_id)]
+
+    def restart(self, end):
+        getattr(self.bench, end)()
+        self.channel = self.bench.channel()
+
+
+def test_a_subscription_of_two_queues_of_four_gets_their_messages_only():
+    world = Partitions()
+    subscription = world.subscribe(0, 2)
+    taker = consume(subscription, Window(0), name="c", settles=True)
+    world.publish(1)
+    assert sorted({delivery.queue_id for delivery in taker.deliveries}) == [
+        world.ids[0],
+        world.ids[2],
+    ]
+    assert len(taker.offsets) == 8
+    with pytest.raises(NotFound, match="'s' does not read a queue"):
+        subscription.low_mark(world.ids[1])
+
+
+def test_a_queue_that_is_added_begins_where_it_is_told_to():
+    world = Partitions()
+    world.subscribe(0)
+    subscription = world.subscribe(1, start=Start.LATEST)
+    assert [subscription.ready(world.ids[number]) for number in (0, 1)] == [3, 0]
+    world.subscribe(1, start=Start.EARLIEST)
+    assert subscription.ready(world.ids[1]) == 0, "it reads it already"
+
+
+def test_a_queue_the_topic_does_not_have_cannot_be_subscribed():
+    world = Partitions()
+    with pytest.raises(NotFound, match="no queue with id 999"):
+        world.engine.subscribe_queue(world.topic.name, "s", 999, SubscriptionOptions())
+    assert world.subscription is None
+
+
+def test_queues_nobody_subscribed_are_neither_pinned_nor_deleted():
+    storage = StorageSettings(segment_bytes_max=64 * 1024, settled_keep_ms=0)
+    world = Partitions(Workbench(Settings(storage=storage)), messages=0)
+    subscription = world.subscribe(0, 2)
+    for number in range(4):
+        # One queue after the other: segments of their own.
+        queue = world.topic.queues[number]
+        for _ in range(30):
+            world.bench.publish(world.channel, DirectRoute(queue), *[b"x" * 1024] * 10)
+            world.bench.settle()
+
+    def chores():
+        for _ in range(3):
+            world.bench.advance(storage.retention_sweep_ms)
+            world.bench.settle()
+        return [queue.index.min_offset for queue in world.topic.queues]
+
+    pinned = chores()
+    assert (pinned[0], pinned[2]) == (0, 0)
+    assert min(pinned[1], pinned[3]) > 200
+    world.unsubscribe(2)
+    assert chores()[2] > 200
+    assert subscription.ready(world.ids[0]) == 300
+    world.publish(1)
+    assert [queue.index.next_offset for queue in world.topic.queues] == [301] * 4
+
+
+def test_quotas_and_ages_count_only_the_queues_it_reads():
+    world = Partitions()
+    whole = topic_statistics(world.topic, world.bench.clock.wall_ms())
+    assert whole.ready == 0
+    world.subscribe(0)
+    one = topic_statistics(world.topic, world.bench.clock.wall_ms())
+    world.subscribe(1)
+    two = topic_statistics(world.topic, world.bench.clock.wall_ms())
+    assert (one.ready, two.ready) == (3, 6)
+    assert two.backlog_bytes == 2 * one.backlog_bytes > 0
+
+
+def test_a_length_limit_drops_from_the_queues_it_reads():
+    world = Partitions(policy=TopicPolicy(length_max=2), messages=0)
+    subscription = world.subscribe(1, 3, sees_unsynced=True)
+    world.publish(3)
+    assert sum(subscription.ready(world.ids[number]) for number in (1, 3)) == 2
+
+
+def test_who_reads_only_a_queue_that_is_unsubscribed_is_told_and_the_others_go_on():
+    world = Partitions()
+    subscription = world.subscribe(0, 1)
+    one = consume(subscription, Window(2), name="one", queue_ids=[world.ids[0]])
+    both = consume(subscription, Window(0), name="both")
+    world.bench.settle()
+    world.unsubscribe(0)
+    assert one.cancelled_by == "unsubscribed"
+    assert both.cancelled_by == ""
+    assert [each.name for each in subscription.consumers] == ["both"]
+    assert both.consumer.inflight.messages == 3
+    world.publish(1)
+    assert len([each for each in both.deliveries if each.queue_id == world.ids[1]]) == 4
+    assert subscription.statistics().unacked == 4
+
+
+def test_a_subscription_goes_with_its_last_queue():
+    world = Partitions()
+    subscription = world.subscribe(0, 3)
+    taker = consume(subscription, Window(0), name="c")
+    world.unsubscribe(0)
+    assert world.read == [3]
+    world.unsubscribe(3)
+    assert world.subscription is None
+    assert taker.cancelled_by == "unsubscribed"
+    assert world.engine.topic(world.topic.name) is world.topic
+    with pytest.raises(NotFound, match="no subscription 's'"):
+        world.unsubscribe(3)
+
+
+def test_one_queue_may_be_taken_from_a_subscription_of_all():
+    world = Partitions()
+    world.engine.create_subscription(world.topic.name, "s", SubscriptionOptions())
+    world.unsubscribe(1)
+    assert world.read == [0, 2, 3]
+    with pytest.raises(NotFound, match="does not read"):
+        world.unsubscribe(1)
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 2]])
+def test_a_new_queue_joins_those_who_read_all_of_them_from_its_first_message(numbers):
+    world = Partitions()
+    subscription = world.subscribe(*numbers, start=Start.LATEST)
+    everywhere = consume(subscription, Window(0), name="c")
+    world.bench.settle()
+    world.engine.grow_topic(world.topic.name, 5)
+    new = world.topic.queues[4]
+    world.bench.publish(world.channel, DirectRoute(new), b"first")
+    world.bench.settle()
+    assert [each.record.body for each in everywhere.deliveries] == (
+        [b"first"] if len(numbers) == 4 else []
+    )
+    world.restart("kill")
+    assert world.subscription.reads(new.queue_id) is (len(numbers) == 4)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
+def test_which_queues_are_read_survives_a_restart(end):
+    world = Partitions()
+    subscription = world.subscribe(0, 2)
+    consume(subscription, Window(0), name="c", settles=True, queue_ids=[world.ids[2]])
+    world.bench.settle()
+    world.unsubscribe(0)
+    world.subscribe(3)
+    world.bench.settle()
+    world.restart(end)
+    assert world.read == [2, 3]
+    subscription = world.subscription
+    assert [subscription.low_mark(world.ids[number]) for number in (2, 3)] == [3, 0]
+    world.publish(1)
+    world.restart("stop")
+    assert world.read == [2, 3]
+
+
+@pytest.mark.parametrize("end", ["kill", "cut_power"])
+@pytest.mark.parametrize("is_sync_first", [True, False])
+def test_wherever_an_unsubscribe_ends_the_queue_is_read_as_before_or_not_at_all(end, is_sync_first):
+    steps = 0
+    is_over = False
+    seen = set()
+    while not is_over:
+        world = Partitions()
+        world.subscribe(0, 1).settle_upto(world.ids[0], 2)
+        world.bench.settle()
+        world.unsubscribe(0)
+        for step in range(steps):
+            is_over = not world.engine.needs_turn and step > 3
+            if step % 2 != is_sync_first:
+                world.bench.sync()
+            elif world.engine.needs_turn:
+                world.engine.turn()
+        world.restart(end)
+        subscription = world.subscription
+        seen.add(tuple(world.read))
+        if 0 in world.read:
+            assert subscription.low_mark(world.ids[0]) == 2
+        assert subscription.ready(world.ids[1]) == 3
+        # Whoever subscribes again begins anew, whatever the log still knows of former times.
+        if 0 not in world.read:
+            world.subscribe(0)
+            world.bench.settle()
+            world.restart(end)
+            assert world.subscription.ready(world.ids[0]) == 3
+        steps += 1
+    assert seen == {(0, 1), (1,)}

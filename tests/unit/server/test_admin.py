@@ -195,6 +195,22 @@ def test_only_the_named_queue_is_moved(core, admin):
         admin.reset("audit", "orders", to="yesterday")
 
 
+def test_a_group_that_reads_some_queues_is_shown_moved_and_purged_in_those(core, admin):
+    admin.create_topic("orders", queues=3)
+    queues = core.engine.topic(topic_name("orders")).queues
+    options = SubscriptionOptions()
+    core.engine.subscribe_queue(topic_name("orders"), "audit", queues[1].queue_id, options)
+    for number in range(3):
+        publish(core, "orders", [b"a", b"b"], queue=number)
+    (view,) = admin.group("audit")
+    assert [(each.queue, each.lag_messages) for each in view.queues] == [(1, 2)]
+    assert admin.topics().rows[0].ready == 2
+    assert [each.offset for each in admin.reset("audit", "orders", to=1)] == [1]
+    assert admin.purge_topic("orders") == 1
+    with pytest.raises(NotFound, match="'audit' does not read"):
+        admin.reset("audit", "orders", to=1, queue=0)
+
+
 def test_groups_of_a_protocol_go_by_their_own_names_and_through_its_desk(core, admin, desk):
     admin.create_topic("orders", queues=2)
     subscribe(core, "orders", "rocketmq/readers")

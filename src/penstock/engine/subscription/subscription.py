@@ -1,8 +1,9 @@
 """A subscription: a named reader of a topic, with a cursor per queue and any number of consumers.
 
-This is the door to the delivery side: everything that changes a subscription is a method of
-``Subscription``. One that may let a message go, or bring a deadline nearer, asks its host for a
-dispatch (law 4); one that changes what must survive a restart announces settlements to it.
+It reads all queues of its topic or some of them. This is the door to the delivery side: everything
+that changes a subscription is a method of ``Subscription``. One that may let a message go, or bring
+a deadline nearer, asks its host for a dispatch (law 4); one that changes what must survive a
+restart announces settlements to it.
 
 Three kinds of reader share it:
 
@@ -170,7 +171,7 @@ class Subscription:
     # Queues
 
     def add_queue(self, queue: SubscribedQueue, start: int = 0, *, is_new: bool = True) -> None:
-        """The topic has one queue more; consumers of the whole topic read it, too."""
+        """It reads one queue more; consumers of the whole topic read it, too."""
         cursor = QueueCursor(
             queue,
             self.options.mode,
@@ -190,6 +191,35 @@ class Subscription:
             cursor.unsaved.seek(start)
             cursor.mark_delivered(start)
         self._changed()
+
+    def subscribe(self, queue: SubscribedQueue, start: Start | int) -> None:
+        """One queue more of its topic, from there on."""
+        self.add_queue(queue, _start(start, queue))
+
+    def remove_queue(self, queue_id: QueueId, cause: str) -> None:
+        """It reads a queue no more and has another: who read only that one is told.
+
+        As when the subscription itself ends: what was not settled there is nobody's any more.
+        """
+        cursor = self.cursor(queue_id)
+        assert len(self._cursors) > 1, "a subscription of no queue"
+        self._settler.reject_backlog.drain()
+        self._cursors.remove(cursor)
+        del self._by_queue[queue_id]
+        self.consumer_set.forget_queue(cursor, cause)
+        cursor.redelivery.clear()
+        self._ready_body_bytes.pop(queue_id, None)
+        self._body_bytes.pop(queue_id, None)
+        self._changed()
+
+    def reads(self, queue_id: QueueId) -> bool:
+        """Whether it has a cursor in this queue."""
+        return queue_id in self._by_queue
+
+    @property
+    def queue_ids(self) -> list[QueueId]:
+        """The queues it reads, at least one."""
+        return list(self._by_queue)
 
     def cursor(self, queue_id: QueueId) -> QueueCursor:
         """Where it stands in one queue; ``NotFound`` when it does not read that queue."""
@@ -805,6 +835,19 @@ class ConsumerSet:
             if consumer.inflight.messages:
                 self._take_back(cursor, consumer, is_counted=is_counted)
         self._remove(consumer)
+
+    def forget_queue(self, cursor: QueueCursor, cause: str) -> None:
+        """This queue is read no more: who read nothing else is told that it is gone."""
+        self._settler.clear_in_flight(cursor)
+        for consumer in list(self._members.values()):
+            cursor.leave(consumer)
+            if any(consumer.takes_from(each.queue_id) for each in self._cursors):
+                continue
+            was_attached = consumer.is_attached
+            self.cancel(consumer)
+            self._remove(consumer)
+            if was_attached:
+                consumer.outlet.cancelled(consumer, cause)
 
     def close(self, cause: str) -> None:
         """Everyone is told that the subscription is gone."""
