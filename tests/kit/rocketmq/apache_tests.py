@@ -68,6 +68,7 @@ NOT_COMPILED: Final = {
 """Packages left out, and why."""
 
 WITHOUT: Final = {
+    "lmq.TestBenchLmqStore": "tests a benchmark of Apache's against mocks, no broker",
     "offset.OffsetNotFoundIT": "hooks into the request handling of an embedded broker",
     "offset.LagCalculationIT.testEstimateLag": "asks the embedded store for an estimate",
     "offset.OffsetResetForPopIT.testResetOffsetThenAckOldForPopOrderly": "asks the embedded "

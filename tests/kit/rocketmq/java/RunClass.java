@@ -77,6 +77,7 @@ public final class RunClass {
 
         @Override
         public void testIgnored(Description test) {
+            began = System.nanoTime();
             say("skipped", String.valueOf(test.getMethodName()), "by the suite");
         }
 
