@@ -46,11 +46,15 @@ class ModelMessage:
     reason: str = ""
     """Why it died last."""
     is_brief: bool = False
-    """True without any time to live: for a consumer that waits, never for a get."""
+    """True without any time to live: once for a consumer that waits, never for a get."""
 
     def is_expired(self, now_ms: int) -> bool:
         """True when its time is over."""
         return self.expire_ms is not None and self.expire_ms < now_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """True when it is expired for whoever would be given it now."""
+        return self.is_expired(now_ms) or (self.is_brief and self.comebacks > 0)
 
 
 @dataclass(slots=True)
@@ -113,7 +117,7 @@ class ModelQueue:
                 or sum(each.size for each in self.ready) > self.bytes_max
             )
         ):
-            self._drop_head("expired" if self.ready[0].is_expired(now_ms) else "maxlen")
+            self._drop_head("expired" if self.ready[0].is_over(now_ms) else "maxlen")
 
     def expire(self, now_ms: int) -> None:
         """Heads out of time go; those behind a living one wait. Each priority has its head."""
@@ -309,7 +313,7 @@ class QueueModel:
         room = self.room(queue)
         while room > 0 and queue.ready:
             message = queue.ready.pop(0)
-            if message.is_expired(now_ms):
+            if message.is_over(now_ms):
                 queue.bury(message, "expired")
                 continue
             self._hand(queue, message, waiting)

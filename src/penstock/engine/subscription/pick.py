@@ -299,6 +299,9 @@ class Picker:
         if self.is_strict:
             # No time to live at all is over when it is stored, also within the millisecond.
             return expire_ms > 0 and (expire_ms < now_ms or expire_ms <= entry[3])
+        if expire_ms == now_ms <= entry[3]:
+            # So a consumer that waited for it has it, but only once.
+            return entry[1] in cursor.redelivery.counts
         return 0 < expire_ms < now_ms and entry[1] < cursor.offered_upto
 
     def _wanted(self, cursor: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:

@@ -132,6 +132,27 @@ def test_no_time_to_live_is_not_enough_for_a_get(bench, client, is_by_queue, has
     assert drained(client, "dead") == [(b"x", "expired")]
 
 
+@pytest.mark.parametrize("is_by_queue", [True, False])
+def test_no_time_to_live_is_over_when_it_comes_back(client, is_by_queue):
+    if is_by_queue:
+        limited(client, x_message_ttl=0)
+    else:
+        limited(client)
+    client.open(2)
+    client.call(2, Consume(queue="q"))
+    properties = encode_properties(Properties(expiration=None if is_by_queue else "0"))
+    client.publish(1, "", "q", b"x", properties)
+    client.turn()
+    assert client.bodies() == [b"x"]
+    client.take()
+    # Within the millisecond, to a consumer that waits.
+    client.send(2, Nack(1, is_requeue=True))
+    client.turn()
+    assert client.bodies() == []
+    client.take()
+    assert drained(client, "dead") == [(b"x", "expired")]
+
+
 def test_the_oldest_make_room_and_are_dead_letters_in_order(client):
     limited(client, x_max_length=2)
     assert put(client, b"a", b"b", b"c", b"d")[1] == []
