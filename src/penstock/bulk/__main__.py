@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.bulk.broker import BrokerClient
-from penstock.bulk.flight import STREAMS_MAX, BulkServer
+from penstock.bulk.flight import IDLE_MS_MAX, STREAMS_MAX, BulkServer
 from penstock.bulk.link import SOCKET_NAME
 
 LOCALLY: Final = "127.0.0.1"
@@ -35,7 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
     hosts = options.host or [LOCALLY]
     servers = [
         BulkServer(
-            options.data, broker, _location(hosts[0], options.port), streams_max=options.streams_max
+            options.data,
+            broker,
+            _location(hosts[0], options.port),
+            streams_max=options.streams_max,
+            idle_ms_max=options.idle_ms_max,
         )
     ]
     for host in hosts[1:]:
@@ -61,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", type=Path, help="the broker's socket, else in the directory")
     parser.add_argument("--parent", type=int, default=0, help="stop when this is not the parent")
     parser.add_argument("--streams-max", type=int, default=STREAMS_MAX, help="reads at a time")
+    parser.add_argument("--idle-ms-max", type=int, default=IDLE_MS_MAX, help="of an idle read")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     return parser
 

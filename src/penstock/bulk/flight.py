@@ -7,19 +7,25 @@
 
 So plain pyarrow needs nothing of ours: ``get_flight_info``, then ``do_get`` of each endpoint.
 
-Bounds: ``STREAMS_MAX`` reads at a time, one more waits ``STREAM_WAIT_S`` and is then told to come
-again; of these, ``DECODERS_MAX`` make a batch at a time. A batch is made when gRPC has room for it,
-which is about 4 MiB ahead of a reader that connects with ``client.FLIGHT_OPTIONS``.
+Bounds: ``STREAMS_MAX`` reads at a time, three quarters of them from one address; one more waits
+``STREAM_WAIT_S`` and is then told to come again. A read that takes nothing for ``IDLE_MS_MAX``
+ends, and its connection with it. ``DECODERS_MAX`` make a batch at a time. A batch is made when gRPC
+has room for it, which is about 4 MiB ahead of a reader that connects with
+``client.FLIGHT_OPTIONS``.
 
 Errors carry ``link.Problem`` as JSON in their ``extra_info``. Not here: decoding (``reading.py``).
 """
 
+import contextlib
 import logging
 import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from pyarrow import flight
@@ -45,6 +51,10 @@ from penstock.model.queries import (
 STREAMS_MAX: Final = 32
 """Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""
 STREAM_WAIT_S: Final = 10.0
+IDLE_MS_MAX: Final = 30_000
+"""Longer than any reader needs for a batch; ours come again by themselves, behind the last row."""
+IDLE_CHECKS: Final = 10
+"""Looks per ``IDLE_MS_MAX``: an idle read ends at most a tenth of it late."""
 DECODERS_MAX: Final = max(2, os.cpu_count() or 2)
 """Batches made at the same time: more than cores would only take turns."""
 
@@ -95,20 +105,21 @@ class BulkServer(flight.FlightServerBase):
         location: str,
         *,
         streams_max: int = STREAMS_MAX,
+        idle_ms_max: int = IDLE_MS_MAX,
         beside: "BulkServer | None" = None,
     ) -> None:
         """``beside``: the same server on another address; what is bounded is bounded for both."""
         super().__init__(location)
         self._broker = broker
         self._source: BrokerDirectory
-        self._streams: threading.BoundedSemaphore
+        self._streams: StreamPlaces
         self._decoders: threading.BoundedSemaphore
         if beside is not None:
             self._source, self._streams = beside._source, beside._streams
             self._decoders = beside._decoders
             return
         self._source = BrokerDirectory(directory, broker)
-        self._streams = threading.BoundedSemaphore(streams_max)
+        self._streams = StreamPlaces(streams_max, idle_ms_max / 1000)
         self._decoders = threading.BoundedSemaphore(DECODERS_MAX)
 
     # Rows
@@ -119,11 +130,13 @@ class BulkServer(flight.FlightServerBase):
             stream = read_ticket(self._source, wanted)
         except Exception as problem:
             raise _flight_error(problem) from None
-        return flight.GeneratorStream(arrow_schema(wanted.columns), self._batches(stream))
+        rows = self._batches(stream, context.peer())
+        return flight.GeneratorStream(arrow_schema(wanted.columns), rows)
 
-    def _batches(self, stream: BatchStream) -> Iterator[Any]:
+    def _batches(self, stream: BatchStream, peer: str) -> Iterator[Any]:
         """One batch after the other, each with the state of its range."""
-        if not self._streams.acquire(timeout=STREAM_WAIT_S):
+        place = self._streams.acquire(peer)
+        if place is None:
             raise _flight_error(BulkError(UNREACHABLE, "too many reads at a time; come again"))
         try:
             while True:
@@ -132,7 +145,9 @@ class BulkServer(flight.FlightServerBase):
                 if step is None:
                     return
                 batch, so_far = step
+                place.given_at_s = time.monotonic()
                 yield batch, msgspec.json.encode(so_far)
+                place.given_at_s = None
         except BulkError as problem:
             raise _flight_error(problem) from None
         except OSError as problem:
@@ -144,7 +159,7 @@ class BulkServer(flight.FlightServerBase):
             raise _flight_error(problem) from None
         finally:
             # Also when the reader has left: pyarrow then closes this generator.
-            self._streams.release()
+            self._streams.release(place)
 
     # Questions
 
@@ -187,6 +202,104 @@ class BulkServer(flight.FlightServerBase):
         answer = self._broker.ask("resolve", question)
         assert isinstance(answer, ResolveResponse)
         return answer
+
+
+class StreamPlace:
+    """The place of one read."""
+
+    __slots__ = ("given_at_s", "host", "peer")
+
+    def __init__(self, peer: str) -> None:
+        self.peer: Final = peer
+        self.host: Final = _host_and_port(peer)[0]
+        self.given_at_s: float | None = None
+        """Since when gRPC has a batch that the reader has not made room for; None: none."""
+
+
+class StreamPlaces:
+    """Reads at a time: bounded, bounded per address, and those that take nothing are ended.
+
+    Arrow gives no way to end a stream whose write waits for its reader, so its socket is shut down:
+    gRPC then ends all that was on it.
+    """
+
+    def __init__(self, streams_max: int, idle_s_max: float) -> None:
+        self._streams_max = streams_max
+        self._per_host_max = max(1, streams_max * 3 // 4)
+        self._idle_s_max = idle_s_max
+        self._taken: set[StreamPlace] = set()
+        self._freed = threading.Condition()
+        self._watch: threading.Thread | None = None
+
+    def acquire(self, peer: str) -> StreamPlace | None:
+        """A place, waited for; None when none became free in time."""
+        place = StreamPlace(peer)
+        with self._freed:
+            if not self._freed.wait_for(lambda: self._has_room(place.host), STREAM_WAIT_S):
+                return None
+            self._taken.add(place)
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._end_idle, daemon=True)
+                self._watch.start()
+        return place
+
+    def release(self, place: StreamPlace) -> None:
+        with self._freed:
+            self._taken.discard(place)
+            self._freed.notify_all()
+
+    def _has_room(self, host: str) -> bool:
+        own = sum(each.host == host for each in self._taken)
+        return len(self._taken) < self._streams_max and own < self._per_host_max
+
+    def _end_idle(self) -> None:
+        """Runs for as long as there are reads."""
+        while True:
+            time.sleep(self._idle_s_max / IDLE_CHECKS)
+            before_s = time.monotonic() - self._idle_s_max
+            with self._freed:
+                if not self._taken:
+                    self._watch = None
+                    return
+                idle = [
+                    each
+                    for each in self._taken
+                    if each.given_at_s is not None and each.given_at_s < before_s
+                ]
+            for place in idle:
+                if shut_down(*_host_and_port(place.peer)):
+                    _log.warning("a read that takes nothing was ended", extra={"peer": place.peer})
+                self.release(place)
+
+
+def _host_and_port(peer: str) -> tuple[str, int]:
+    """Of gRPC's name of a peer: ``ipv4:127.0.0.1:4711``, ``ipv6:%5B::1%5D:4711``."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def shut_down(host: str, port: int) -> bool:
+    """Shut down the socket of this process that is connected to there; False: there is none."""
+    for name in os.listdir("/dev/fd"):
+        try:
+            # A handle of our own: the number may be another file's at any moment.
+            handle = os.dup(int(name))
+        except OSError:
+            continue
+        try:
+            connected = socket.socket(fileno=handle)
+        except OSError:  # no socket
+            os.close(handle)
+            continue
+        with connected, contextlib.suppress(OSError):
+            if connected.family == socket.AF_UNIX:  # the link to the broker
+                continue
+            there, number = connected.getpeername()[:2]
+            # gRPC takes IPv4 on a socket for both.
+            if (there.removeprefix("::ffff:"), number) == (host, port):
+                connected.shutdown(socket.SHUT_RDWR)
+                return True
+    return False
 
 
 def _question(name: str, body: bytes) -> AnyRequest:

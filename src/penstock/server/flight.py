@@ -71,7 +71,12 @@ class BulkLane:
         if self._reserved:
             names = [each.getsockname() for each in self._reserved]
             self.process = FlightProcess(
-                command_of(directory, [name[0] for name in names], names[0][1]),
+                command_of(
+                    directory,
+                    [name[0] for name in names],
+                    names[0][1],
+                    idle_ms_max=self._settings.spark.read_idle_ms_max,
+                ),
                 restart_ms_max=self._settings.spark.flight_restart_ms_max,
             )
 
@@ -126,11 +131,12 @@ def is_arrow_there() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def command_of(directory: Path, hosts: Sequence[str], port: int) -> list[str]:
+def command_of(directory: Path, hosts: Sequence[str], port: int, *, idle_ms_max: int) -> list[str]:
     """How the Flight process is started: on one port of all these addresses."""
     command = [
         sys.executable, "-m", "penstock.server.flight_child",
         "--data", str(directory), "--port", str(port), "--socket", str(directory / SOCKET_NAME),
+        "--idle-ms-max", str(idle_ms_max),
     ]  # fmt: skip
     return [*command, *(part for host in hosts for part in ("--host", host))]
 

@@ -263,6 +263,9 @@ class SparkSettings:
         "before it is answered busy; must stay below its clients' send time-out",
     )
     queries_max: int = setting(1000, "Queries the broker knows")
+    read_idle_ms_max: int = setting(
+        30_000, "A read over Flight that takes nothing for this long ends, with its connection"
+    )
     flight_restart_ms_max: int = setting(
         30_000, "D18: longest pause before a Flight process that died is started again"
     )
@@ -272,6 +275,6 @@ class SparkSettings:
             raise SettingsError(
                 f"spark.backpressure is {self.backpressure!r}; use off, soft or hard"
             )
-        for name in ("lease_ms_max", "alive_ms_max", "queries_max"):
+        for name in ("lease_ms_max", "alive_ms_max", "queries_max", "read_idle_ms_max"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"spark.{name} must be at least 1")

@@ -253,13 +253,12 @@ def test_readers_above_the_limit_wait_and_are_then_told_to_come_again(
 ):
     monkeypatch.setattr("penstock.bulk.flight.STREAM_WAIT_S", 0.05)
     _, server = serve(directory, streams_max=1)
-    held = server._streams
-    held.acquire()
+    held = server._streams.acquire("ipv4:192.0.2.1:4711")
     with BulkClient(f"127.0.0.1:{server.port}", patience_s=0.3) as client:
         with pytest.raises(BulkError, match="too many reads") as caught:
             list(client.read(ticket()))
         assert caught.value.kind == "unreachable"
-        held.release()
+        server._streams.release(held)
         assert sum(batch.num_rows for batch in client.read(ticket())) == 500
         # A reader that leaves early gives its place back.
         assert next(client.read(ticket(rows_per_batch=10))).num_rows == 10
@@ -304,3 +303,12 @@ def test_the_process_says_its_port_serves_all_its_addresses_and_stops_when_told(
                 client.resolve()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+
+
+def test_one_address_leaves_places_for_others(serve, directory, monkeypatch):
+    monkeypatch.setattr("penstock.bulk.flight.STREAM_WAIT_S", 0.05)
+    _, server = serve(directory, streams_max=4)
+    places = server._streams
+    own = [places.acquire(f"ipv4:192.0.2.1:{port}") for port in range(1, 5)]
+    assert [place is not None for place in own] == [True, True, True, False]
+    assert places.acquire("ipv6:%5B2001:db8::1%5D:1").host == "2001:db8::1"
