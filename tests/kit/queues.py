@@ -80,9 +80,15 @@ class MemoryQueue:
     """A queue that a test appends to by hand."""
 
     def __init__(
-        self, host: "MemoryHost", queue_id: int = 1, *, topic: MemoryTopic | None = None
+        self,
+        host: "MemoryHost",
+        queue_id: int = 1,
+        *,
+        topic: MemoryTopic | None = None,
+        number: int = 0,
     ) -> None:
         self.queue_id = QueueId(queue_id)
+        self.number = number
         self.name = f"queue-{queue_id}"
         self.index = MemoryIndex()
         self.topic = topic or MemoryTopic()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.queues import MemoryHost, MemoryQueue
-from penstock.engine.host import Mode, Start, SubscriptionOptions
+from penstock.engine.host import FailoverRule, Mode, Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import SubscriptionId
@@ -41,10 +41,14 @@ class Peer:
         assert deliveries, "an empty list was handed over"
         for delivery in deliveries:
             self.world.handed(self, delivery)
+            if self.world.mode is Mode.FAILOVER:
+                dispatcher = self.world.subscription.cursor(delivery.queue_id).dispatcher
+                assert dispatcher.active is consumer, "only the active one gets anything"
         consumer.unsent.sent_all()
 
     def active_changed(self, consumer, is_active):
-        assert self.active is not is_active
+        # Where taking over takes a while everybody is told, also who knows.
+        assert self.active is not is_active or self.world.rule.takeover_ms
         self.active = is_active
 
     def cancelled(self, consumer, cause):
@@ -54,15 +58,18 @@ class Peer:
 class World:
     """One subscription of two queues, its peers, and what the laws remember."""
 
-    def __init__(self, mode, *, delivery_limit=0):
+    def __init__(self, mode, *, rule=None, delivery_limit=0):
         self.mode = mode
+        self.rule = rule or FailoverRule()
         self.host = MemoryHost(
             flow=FlowSettings(
                 unacked_consumer_max=UNACKED_CONSUMER_MAX,
                 unacked_subscription_max=UNACKED_SUBSCRIPTION_MAX,
             )
         )
-        self.queues = {queue_id: MemoryQueue(self.host, queue_id) for queue_id in QUEUES}
+        self.queues = {
+            queue_id: MemoryQueue(self.host, queue_id, number=queue_id) for queue_id in QUEUES
+        }
         self.subscription = Subscription(
             SubscriptionId(1),
             "s",
@@ -167,6 +174,7 @@ class World:
             name=f"c{(self.names * 7) % 10}-{self.names}",
             priority=pick % 2,
             mode=self.mode,
+            failover=self.rule,
         )
         # Joining may displace the active one: what it has goes to its successor.
         self.forget_what_is_not_in_flight()
@@ -236,6 +244,8 @@ class World:
     # What must be true
 
     def check(self):
+        if self.mode is Mode.FAILOVER:
+            self.check_active()
         for queue_id in self.read:
             self.check_partition(self.subscription.cursor(queue_id))
         for peer in self.peers:
@@ -252,6 +262,21 @@ class World:
         assert self.host.unsent_pool.bytes == unsent, "the pool and those who draw on it differ"
         aside = [len(self.subscription.cursor(each).redelivery.delayed) for each in self.read]
         assert self.host.delayed_budget.count == sum(aside)
+
+    def check_active(self):
+        """One active consumer per queue, who knows it; nobody waits longer than the rule says."""
+        now_ms = self.host.clock.monotonic_ms()
+        dispatchers = [self.subscription.cursor(queue_id).dispatcher for queue_id in self.read]
+        waiting = [each.takeover_at_ms - now_ms for each in dispatchers if each.takeover_at_ms]
+        assert all(0 < left_ms <= self.rule.takeover_ms for left_ms in waiting)
+        for dispatcher in dispatchers:
+            is_waiting = dispatcher.takeover_at_ms > 0
+            assert (dispatcher.active is None) is (is_waiting or not dispatcher.consumers)
+        if not waiting:
+            for peer in self.peers:
+                count = sum(each.active is peer.consumer for each in dispatchers)
+                assert peer.consumer.active_queues == count
+                assert peer.active is (count > 0)
 
     def check_partition(self, cursor):
         """Settled, in flight, coming back (or parked), delayed, unread: each offset once."""
@@ -309,10 +334,18 @@ steps = st.lists(
 )
 
 
+RULES = [
+    FailoverRule(),
+    FailoverRule(is_by_partition=True),
+    FailoverRule(takeover_ms=250, is_by_partition=True),
+    FailoverRule(takeover_ms=250, ring_name="t"),
+]
+
+
 @settings(max_examples=250, deadline=None)
-@given(st.sampled_from(list(Mode)), steps)
-def test_every_offset_is_in_one_place_and_none_is_lost(mode, script):
-    world = World(mode)
+@given(st.sampled_from(list(Mode)), st.sampled_from(RULES), steps)
+def test_every_offset_is_in_one_place_and_none_is_lost(mode, rule, script):
+    world = World(mode, rule=rule)
     for step in script:
         world.do(*step)
         world.check()

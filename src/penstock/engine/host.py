@@ -94,6 +94,11 @@ class SubscribedQueue(Protocol):
         ...
 
     @property
+    def number(self) -> int:
+        """Which of its topic's queues it is, from 0 on."""
+        ...
+
+    @property
     def index(self) -> EntryIndex: ...
 
     @property
@@ -248,6 +253,21 @@ class Mode(Enum):
     def honours_delay(self) -> bool:
         """Whether a message's delivery time is waited for: only where order is not promised."""
         return self in (Mode.SHARED, Mode.KEY_SHARED)
+
+
+class FailoverRule(msgspec.Struct, frozen=True):
+    """Who of a queue's failover consumers is active, and how soon.
+
+    As it stands here: the first by name of those with the highest priority, at once.
+    """
+
+    takeover_ms: int = 0
+    """So long nobody gets anything after the choice has changed; Pulsar's second saves duplicates
+    while many consumers come at once."""
+    is_by_partition: bool = False
+    """Queues are spread: the number of the queue chooses, modulo those of the highest priority."""
+    ring_name: str = ""
+    """Topics are spread: this name's place on a ring of the consumers' names chooses."""
 
 
 class Start(Enum):

@@ -26,7 +26,7 @@ from typing import Protocol, Required, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.host import Host, HostedSubscription, Mode
+from penstock.engine.host import FailoverRule, Host, HostedSubscription, Mode
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
 from penstock.model.ids import ConsumerId, QueueId
@@ -41,6 +41,7 @@ class ConsumerKeywords(TypedDict, total=False):
 
     name: Required[str]
     mode: Mode | None
+    failover: FailoverRule | None
     priority: int
     key_ranges: Sequence[KeyRange]
     queue_ids: Sequence[QueueId]
@@ -80,7 +81,10 @@ class ConsumerOutlet(Protocol):
         ...
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Failover: it became, or ceased to be, the one that gets messages."""
+        """Failover: whether it is the one that gets messages; may be told inside ``attach``.
+
+        Where taking over takes a while, everybody hears of every change, also who knows already.
+        """
         ...
 
 
@@ -98,6 +102,7 @@ class Consumer:
         "consumer_id",
         "delivered_messages",
         "demand",
+        "failover",
         "inflight",
         "is_attached",
         "is_auto_settled",
@@ -127,6 +132,7 @@ class Consumer:
         owns_unsent: bool = True,
         inflight: InflightLimit,
         mode: Mode | None = None,
+        failover: FailoverRule | None = None,
         priority: int = 0,
         key_ranges: Sequence[KeyRange] = (),
         queue_ids: Sequence[QueueId] = (),
@@ -144,6 +150,8 @@ class Consumer:
         self.inflight = inflight
         self.mode = mode
         """The subscription type it came with; None = whichever its queues have."""
+        self.failover = failover
+        """How failover is done where it is the first; None = as it is done there."""
         self.priority = priority
         """Higher is served first."""
         self.key_ranges = tuple(key_ranges)
@@ -157,6 +165,7 @@ class Consumer:
         """Its deliveries go back by themselves after this time; 0 = never."""
         self.is_attached = True
         self.active_queues = 0
+        """In how many queues it is the active one of a failover."""
         self.delivered_messages = 0
         self.redelivered_messages = 0
         self._host = host

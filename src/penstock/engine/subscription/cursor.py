@@ -22,7 +22,13 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from penstock.engine.host import DelayedBudget, IndexEntry, Mode, SubscribedQueue
+from penstock.engine.host import (
+    DelayedBudget,
+    FailoverRule,
+    IndexEntry,
+    Mode,
+    SubscribedQueue,
+)
 from penstock.engine.subscription.consumer import (
     Consumer,
     ConsumerRefusal,
@@ -32,6 +38,7 @@ from penstock.engine.subscription.consumer import (
 from penstock.engine.subscription.dispatchers import make_dispatcher
 from penstock.flow.demand import UNLIMITED
 from penstock.log.format import CursorState
+from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 from penstock.model.record import Record
 from penstock.model.settlement import Cause, QueueSettlement
@@ -51,6 +58,7 @@ class QueueCursor:
     """
 
     __slots__ = (
+        "_clock",
         "_counts_max",
         "delivered_mark",
         "dispatcher",
@@ -78,6 +86,7 @@ class QueueCursor:
         mode: Mode,
         low_mark: int,
         *,
+        clock: Clock,
         is_saved: bool,
         sees_unsynced: bool,
         reserve: int,
@@ -88,7 +97,8 @@ class QueueCursor:
         self.mode = mode
         self.honours_delay = mode.honours_delay
         """Of the mode; every message with a delivery time asks."""
-        self.dispatcher = make_dispatcher(mode)
+        self._clock = clock
+        self.dispatcher = make_dispatcher(mode, clock, queue.number)
         self.is_saved = is_saved
         self.sees_unsynced = sees_unsynced
         self.reserve = reserve
@@ -189,7 +199,7 @@ class QueueCursor:
         if mode is None or mode is self.mode:
             return self.dispatcher.refusal(consumer)
         if not self.dispatcher.consumers:
-            return make_dispatcher(mode).refusal(consumer)
+            return make_dispatcher(mode, self._clock).refusal(consumer)
         return ConsumerRefusal(
             RefusalReason.MODE,
             f"the subscription is read as {self.mode.value!r} in queue {self.queue.name!r} and "
@@ -199,11 +209,13 @@ class QueueCursor:
 
     def join(self, consumer: Consumer) -> Consumer | None:
         """A consumer reads this queue, as it wants; returns whom it displaced, if anybody."""
-        if consumer.mode is not None and consumer.mode is not self.mode:
-            self._change_mode(consumer.mode)
+        mode = consumer.mode or self.mode
+        is_first = not self.dispatcher.consumers
+        if mode is not self.mode or (is_first and consumer.failover is not None):
+            self._change_mode(mode, consumer.failover)
         return self.dispatcher.join(consumer)
 
-    def _change_mode(self, mode: Mode) -> None:
+    def _change_mode(self, mode: Mode, rule: FailoverRule | None) -> None:
         """Nobody is attached: what was settled, came back and was counted stays as it is.
 
         Nothing is parked (``leave``), but who cancelled may still hold messages of a key.
@@ -212,19 +224,22 @@ class QueueCursor:
         self.pending.forget_slots()
         self.mode = mode
         self.honours_delay = mode.honours_delay
-        self.dispatcher = make_dispatcher(mode)
+        self.dispatcher = make_dispatcher(mode, self._clock, self.queue.number, rule)
         if not self.honours_delay:
             self.redelivery.release_all()
 
-    def leave(self, consumer: Consumer) -> None:
-        """A consumer takes no more; when it was the last, nothing waits for its key any longer.
+    def leave(self, consumer: Consumer) -> Consumer | None:
+        """A consumer takes no more; returns the other one that thereby is no longer active, if any.
 
-        Whoever takes by hand finds it in its place then, and so does the next who joins.
+        When it was the last, nothing waits for its key any longer: whoever takes by hand finds it
+        in its place then, and so does the next who joins.
         """
-        if consumer in self.dispatcher.consumers:
-            self.dispatcher.leave(consumer)
-            if not self.dispatcher.consumers:
-                self.redelivery.add_all(self.dispatcher.unpark())
+        if consumer not in self.dispatcher.consumers:
+            return None
+        displaced = self.dispatcher.leave(consumer)
+        if not self.dispatcher.consumers:
+            self.redelivery.add_all(self.dispatcher.unpark())
+        return displaced
 
     def mark_delivered(self, end: int) -> None:
         """Offsets below ``end`` are about to be handed over."""
@@ -234,8 +249,11 @@ class QueueCursor:
             self.unsaved.set_delivered_mark(self.delivered_mark)
 
     def next_deadline_ms(self) -> int | None:
-        """The first of: a visibility ends, a delay ends, the head expires."""
+        """The first of: a visibility ends, a delay ends, the head expires, another takes over."""
         soonest_ms = self.head_deadline_ms or None
+        takeover_at_ms = self.dispatcher.takeover_at_ms
+        if takeover_at_ms and (soonest_ms is None or takeover_at_ms < soonest_ms):
+            soonest_ms = takeover_at_ms
         if not (self.pending.deadlines or self.redelivery.delayed):
             return soonest_ms
         for at_ms in (self.pending.next_deadline_ms(), self.redelivery.next_due_ms()):

@@ -73,6 +73,8 @@ class DeliveryPipeline:
     def serve(self, cursor: QueueCursor, messages_max: int, outbox: Outbox) -> int:
         """One queue's round, until demand, messages or the budget run out; returns what moved."""
         dispatcher = cursor.dispatcher
+        if dispatcher.takeover_at_ms:
+            return 0
         if isinstance(dispatcher, KeyShared):
             return self._serve_keys(cursor, dispatcher, messages_max, outbox)
         moved = 0

@@ -4,7 +4,8 @@ A subscription has one dispatcher per queue: where consumers read single queues,
 own set of consumers, its own active one and its own turn of the round.
 
 * ``Exclusive``: one consumer; a second is refused.
-* ``Failover`` and ``SingleActive``: one active consumer, the others stand by.
+* ``Failover`` and ``SingleActive``: one active consumer, the others stand by; failover may spread
+  queues over its consumers and wait before another takes over.
 * ``Shared``: everyone in turn, by priority.
 * ``KeyShared``: everyone, but messages of one key to one consumer at a time.
 
@@ -19,24 +20,32 @@ from heapq import heapify, heappop, heappush
 from struct import iter_unpack
 from typing import Final, Protocol
 
-from penstock.engine.host import Mode
+from penstock.engine.host import FailoverRule, Mode
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, RefusalReason
+from penstock.model.clock import Clock
 
 RECEIVERS_MAX: Final = 64
 """Consumers looked for in one round; ten thousand of them must not make a round expensive."""
 
 
-def make_dispatcher(mode: Mode) -> Dispatcher:
+def make_dispatcher(
+    mode: Mode, clock: Clock, number: int = 0, rule: FailoverRule | None = None
+) -> Dispatcher:
+    """Of the queue with this number; the rule is failover's."""
+    if mode is Mode.FAILOVER:
+        return Failover(rule or FailoverRule(), number, clock)
     return _DISPATCHERS[mode]()
 
 
 class Dispatcher:
     """One mode, for one queue. As it stands here: everybody may join, in the order they come."""
 
-    __slots__ = ("consumers",)
+    __slots__ = ("consumers", "takeover_at_ms")
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
+        self.takeover_at_ms = 0
+        """Failover: until then (monotonic) nobody gets anything; 0 = nobody is to take over."""
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         """Why this consumer may not join, as a value and not an error; None = it may."""
@@ -47,8 +56,19 @@ class Dispatcher:
         self.consumers.append(consumer)
         return None
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Consumer) -> Consumer | None:
+        """It is gone; returns the other one that thereby ceased to be the active one, if any."""
         self.consumers.remove(consumer)
+        return None
+
+    def disband(self) -> Consumer | None:
+        """The queue is read no more: all leave, nobody follows; returns who was active, if any."""
+        self.consumers.clear()
+        return None
+
+    def take_over(self, now_ms: int) -> Consumer | None:
+        """Failover: it may be time for another active one; returns whom it displaced, if any."""
+        return None
 
     def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         """Those who may be handed something now, in the order in which they are served.
@@ -105,12 +125,20 @@ class ActiveStandby(Dispatcher):
     def active(self) -> Consumer | None:
         return self.consumers[0] if self.consumers else None
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Consumer) -> Consumer | None:
         """The next in line becomes active when the active one leaves."""
         was_active = consumer is self.active
         self.consumers.remove(consumer)
         if was_active:
             self._hand_over(None, self.active)
+        return None
+
+    def disband(self) -> Consumer | None:
+        active = self.active
+        self.consumers.clear()
+        if active is not None:
+            active.active_queues -= 1
+        return active
 
     def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         active = self.active
@@ -128,22 +156,108 @@ class ActiveStandby(Dispatcher):
 
 
 class Failover(ActiveStandby):
-    """Active is the one of the highest priority, then of the first name, then the eldest.
+    """Active is one of the highest priority: the first by name, or whom the rule chooses.
 
-    Joining may displace the active one: what it has not settled goes to its successor, in order.
+    Whoever comes or goes may change the choice: what the active one has not settled goes to its
+    successor, in order. Where the rule wants some time between (``FailoverRule.takeover_ms``):
+
+    * until then nobody gets anything new; a second change meanwhile does not make it longer;
+    * then everybody is told, also who knows; who joins and is not chosen is told at once;
+    * when nobody is left there is nothing to wait for.
+
+    ``consumers`` is in the order of priority, name and age.
     """
 
-    __slots__ = ()
+    __slots__ = ("_active", "_chosen", "_clock", "_number", "_rule")
+
+    def __init__(self, rule: FailoverRule, number: int, clock: Clock) -> None:
+        super().__init__()
+        self._rule = rule
+        self._number = number
+        self._clock = clock
+        self._chosen: Consumer | None = None
+        self._active: Consumer | None = None
+
+    @property
+    def active(self) -> Consumer | None:
+        """Who gets messages now; nobody while another is to take over."""
+        return None if self.takeover_at_ms else self._active
 
     def join(self, consumer: Consumer) -> Consumer | None:
-        before = self.active
         self.consumers.append(consumer)
         self.consumers.sort(key=lambda each: (-each.priority, each.name, each.consumer_id))
-        after = self.active
-        if after is before:
+        displaced = self._choose()
+        if self._rule.takeover_ms and consumer is not self._chosen and not consumer.active_queues:
+            consumer.outlet.active_changed(consumer, False)
+        return displaced
+
+    def leave(self, consumer: Consumer) -> Consumer | None:
+        self.consumers.remove(consumer)
+        if consumer is self._active:
+            self._active = None
+            consumer.active_queues -= 1
+        if not self.consumers:
+            self._chosen = None
+            self.takeover_at_ms = 0
             return None
-        self._hand_over(before, after)
-        return before
+        return self._choose()
+
+    def disband(self) -> Consumer | None:
+        self.takeover_at_ms = 0  # until then the active one still counts as such
+        was_active = super().disband()
+        self._active = self._chosen = None
+        return was_active
+
+    def take_over(self, now_ms: int) -> Consumer | None:
+        if not 0 < self.takeover_at_ms <= now_ms:
+            return None
+        self.takeover_at_ms = 0
+        before, after = self._active, self._chosen
+        self._active = after
+        if before is not after:
+            if before is not None:
+                before.active_queues -= 1
+            if after is not None:
+                after.active_queues += 1
+        for consumer in list(self.consumers):
+            consumer.outlet.active_changed(consumer, consumer.active_queues > 0)
+        return None if before is after else before
+
+    def _choose(self) -> Consumer | None:
+        """Somebody came or went; returns whom the one now chosen displaces at once, if anybody."""
+        before, self._chosen = self._chosen, self._choice()
+        if self._chosen is before:
+            return None
+        if self._rule.takeover_ms:
+            if not self.takeover_at_ms:
+                self.takeover_at_ms = self._clock.monotonic_ms() + self._rule.takeover_ms
+            return None
+        displaced, self._active = self._active, self._chosen
+        self._hand_over(displaced, self._chosen)
+        return displaced
+
+    def _choice(self) -> Consumer:
+        first, rule = self.consumers[0], self._rule
+        if not (rule.is_by_partition or rule.ring_name):
+            return first
+        eligible = [each for each in self.consumers if each.priority == first.priority]
+        if rule.is_by_partition:
+            return eligible[self._number % len(eligible)]
+        # Of several on one point the last has it.
+        return min(reversed(eligible), key=lambda each: _ring_distance(rule.ring_name, each.name))
+
+
+RING_NAMES_CACHED_MAX: Final = 4096
+"""Pairs of a topic's and a consumer's name whose distance is remembered: hashing 100 points takes
+some 200 us, and all of them are asked whenever one comes or goes."""
+
+
+@lru_cache(maxsize=RING_NAMES_CACHED_MAX)
+def _ring_distance(ring_name: str, name: str) -> int:
+    """How far, going up and round, the nearest of a consumer's points is from a topic's place."""
+    at = murmur3_31(ring_name.encode())
+    points = [murmur3_31(f"{name}{number}".encode()) for number in range(POINTS_PER_CONSUMER)]
+    return min([(point - at) & 0x7FFFFFFF for point in points])
 
 
 class SingleActive(ActiveStandby):
@@ -191,7 +305,7 @@ class Shared(Dispatcher):
         self._levels.sort(key=lambda each: -each.priority)
         return None
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Consumer) -> Consumer | None:
         """The round goes on with the one behind it."""
         self.consumers.remove(consumer)
         self._found_at.clear()
@@ -201,6 +315,7 @@ class Shared(Dispatcher):
                 del level.members[at]
                 level.next -= at < level.next
         self._levels = [level for level in self._levels if level.members]
+        return None
 
     def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         """Those of the highest level with demand, beginning behind the one served last."""
@@ -302,11 +417,12 @@ class KeyShared(Dispatcher):
         self._is_stale = True
         return None
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Consumer) -> Consumer | None:
         """Its slots fall to others; what it has in flight still drains."""
         self.consumers.remove(consumer)
         self.owners.remove(consumer)
         self._is_stale = True
+        return None
 
     def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         """Everyone with demand; who gets what is decided by key."""
@@ -630,7 +746,6 @@ def _scramble(block: int) -> int:
 
 _DISPATCHERS: Final[dict[Mode, type[Dispatcher]]] = {
     Mode.EXCLUSIVE: Exclusive,
-    Mode.FAILOVER: Failover,
     Mode.SINGLE_ACTIVE: SingleActive,
     Mode.SHARED: Shared,
     Mode.KEY_SHARED: KeyShared,

@@ -176,6 +176,7 @@ class Subscription:
             queue,
             self.options.mode,
             start,
+            clock=self._host.clock,
             is_saved=self.options.is_durable,
             sees_unsynced=self.options.sees_unsynced,
             reserve=self._host.topics.delivered_reserve,
@@ -371,9 +372,11 @@ class Subscription:
         return moved
 
     def due(self, now_ms: int) -> None:
-        """Monotonic time has come this far: delays end, visibility ends, heads expire."""
+        """Monotonic time has come this far: what waits for its time is dealt with."""
         left = TIMED_OUT_MAX
         for cursor in self._cursors:
+            if cursor.dispatcher.takeover_at_ms:
+                self.consumer_set.take_over(cursor, now_ms)
             cursor.redelivery.release_due(now_ms)
             timed_out = cursor.pending.overdue(now_ms, left)
             left -= len(timed_out)
@@ -813,7 +816,17 @@ class ConsumerSet:
 
     def join(self, cursor: QueueCursor, consumer: Consumer) -> None:
         """It reads this queue; whom it displaces loses what it has there, in order."""
-        displaced = cursor.join(consumer)
+        self._displace(cursor, cursor.join(consumer))
+
+    def leave(self, cursor: QueueCursor, consumer: Consumer) -> None:
+        """It reads this queue no more; among those who are left another may become active."""
+        self._displace(cursor, cursor.leave(consumer))
+
+    def take_over(self, cursor: QueueCursor, now_ms: int) -> None:
+        """Another one may become active in this queue, if it is time."""
+        self._displace(cursor, cursor.dispatcher.take_over(now_ms))
+
+    def _displace(self, cursor: QueueCursor, displaced: Consumer | None) -> None:
         if displaced is not None:
             self._take_back(cursor, displaced, is_counted=False)
 
@@ -824,7 +837,7 @@ class ConsumerSet:
         consumer.is_attached = False
         consumer.demand.wake = None
         for cursor in self._cursors:
-            cursor.leave(consumer)
+            self.leave(cursor, consumer)
         if not consumer.inflight.messages:
             self._remove(consumer)
 
@@ -839,9 +852,11 @@ class ConsumerSet:
     def forget_queue(self, cursor: QueueCursor, cause: str) -> None:
         """This queue is read no more: who read nothing else is told that it is gone."""
         self._settler.clear_in_flight(cursor)
+        was_active = cursor.dispatcher.disband()
         for consumer in list(self._members.values()):
-            cursor.leave(consumer)
             if any(consumer.takes_from(each.queue_id) for each in self._cursors):
+                if consumer is was_active and not consumer.active_queues:
+                    consumer.outlet.active_changed(consumer, False)
                 continue
             was_attached = consumer.is_attached
             self.cancel(consumer)

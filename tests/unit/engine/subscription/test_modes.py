@@ -1,11 +1,13 @@
 """Exclusive, failover and shared: who gets the next message."""
 
+from bisect import bisect_left
+
 import pytest
 
 from kit.queues import MemoryHost, MemoryQueue, consume
-from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.host import FailoverRule, Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.subscription.dispatchers import RECEIVERS_MAX, Shared
+from penstock.engine.subscription.dispatchers import RECEIVERS_MAX, Shared, murmur3_31
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Permits, Unlimited, Window
@@ -333,3 +335,198 @@ def test_a_delivery_time_is_waited_for_as_long_as_the_type_says_so(host, queue):
     again = consume(subscription, name="c", mode=Mode.SHARED)
     host.run()
     assert again.offsets == [1]
+
+
+# ---- failover as Pulsar's clients know it -------------------------------------------------------
+# Active is who the partition's number or the topic's name says, and it takes over after a while.
+
+
+SECOND = FailoverRule(takeover_ms=1000)
+
+
+def standby(subscription, name, rule=SECOND, **keywords):
+    return consume(subscription, name=name, mode=Mode.FAILOVER, failover=rule, **keywords)
+
+
+def wait(host, subscription, ms):
+    """As the engine does: nothing happens before its deadline."""
+    host.clock.advance(ms)
+    now_ms = host.clock.monotonic_ms()
+    deadline_ms = subscription.next_deadline_ms()
+    if deadline_ms is not None and deadline_ms <= now_ms:
+        subscription.due(now_ms)
+    host.run()
+
+
+@pytest.fixture
+def failover(host, queue):
+    return subscribe(host, queue, Mode.SHARED)
+
+
+def test_partitions_are_spread_over_the_consumers_and_everybody_is_told(host):
+    queues = [MemoryQueue(host, number + 1, number=number) for number in range(4)]
+    subscription = Subscription(1, "s", queues, SubscriptionOptions(), host)
+    rule = FailoverRule(takeover_ms=1000, is_by_partition=True)
+    takers = {
+        (name, number): standby(subscription, name, rule, queue_ids=[number + 1])
+        for name in "ab"
+        for number in range(4)
+    }
+    for queue in queues:
+        queue.fill(2)
+        subscription.arrived(queue.queue_id)
+    wait(host, subscription, 1000)
+    found = [[name for name in "ab" if takers[name, number].offsets] for number in range(4)]
+    assert found == [["a"], ["b"], ["a"], ["b"]]
+    told = {key: taker.active for key, taker in takers.items()}
+    # In even partitions b was told at once that it is not active, and again with everybody.
+    assert [told["a", number] for number in range(4)] == [[True], [False], [True], [False]]
+    assert [told["b", number] for number in range(4)] == [[False] * 2, [True], [False] * 2, [True]]
+
+
+def test_the_first_consumer_gets_nothing_for_a_second(host, failover, queue):
+    first = standby(failover, "a")
+    publish(host, failover, queue, 2)
+    wait(host, failover, 999)
+    assert (first.active, first.offsets) == ([], [])
+    wait(host, failover, 1)
+    assert (first.active, first.offsets) == ([True], [0, 1])
+    assert failover.next_deadline_ms() is None
+
+
+def test_who_joins_and_is_not_chosen_is_told_at_once_and_the_others_hear_nothing(
+    host, failover, queue
+):
+    first = standby(failover, "a")
+    wait(host, failover, 1000)
+    second = standby(failover, "b")
+    assert (first.active, second.active) == ([True], [False])
+    wait(host, failover, 5000)
+    publish(host, failover, queue, 1)
+    assert (first.active, second.active) == ([True], [False])
+    assert (first.offsets, second.offsets) == ([0], [])
+
+
+def test_who_is_chosen_takes_over_what_is_unacked_after_a_second_and_everybody_is_told(
+    host, failover, queue
+):
+    old, idle = standby(failover, "b"), standby(failover, "c")
+    wait(host, failover, 1000)
+    publish(host, failover, queue, 3)
+    failover.settle(1, [0])
+    new = standby(failover, "a")
+    publish(host, failover, queue, 1)
+    wait(host, failover, 999)
+    assert (old.offsets, new.offsets) == ([0, 1, 2], []), "meanwhile nobody gets anything"
+    assert (old.active, idle.active, new.active) == ([True], [False, False], [])
+    failover.settle(1, [1])
+    wait(host, failover, 1)
+    assert (old.active, idle.active, new.active) == ([True, False], [False] * 3, [True])
+    assert (old.offsets, new.offsets) == ([0, 1, 2], [2, 3])
+    assert [each.attempts for each in new.deliveries] == [0, 0]
+    assert old.consumer.inflight.messages == 0
+
+
+def test_a_second_change_does_not_restart_the_delay(host, failover, queue):
+    first = standby(failover, "c")
+    wait(host, failover, 1000)
+    second = standby(failover, "b")
+    wait(host, failover, 600)
+    third = standby(failover, "a")
+    wait(host, failover, 399)
+    assert third.active == []
+    wait(host, failover, 1)
+    assert (first.active, second.active, third.active) == ([True, False], [False], [True])
+
+
+def test_when_the_choice_goes_back_to_the_old_one_it_keeps_what_it_has(host, failover, queue):
+    old = standby(failover, "b")
+    wait(host, failover, 1000)
+    publish(host, failover, queue, 2)
+    new = standby(failover, "a")
+    failover.detach(new.consumer)
+    publish(host, failover, queue, 1)
+    assert old.offsets == [0, 1]
+    wait(host, failover, 1000)
+    assert old.offsets == [0, 1, 2]
+    assert old.active == [True, True]
+
+
+def test_when_an_inactive_one_leaves_nothing_is_said(host, failover, queue):
+    first, second = standby(failover, "a"), standby(failover, "b")
+    wait(host, failover, 1000)
+    failover.detach(second.consumer)
+    assert failover.next_deadline_ms() is None
+    publish(host, failover, queue, 1)
+    assert (first.active, first.offsets) == ([True], [0])
+
+
+def test_when_the_active_one_leaves_those_who_remain_are_told_after_a_second(host, failover, queue):
+    takers = [standby(failover, name) for name in "abc"]
+    wait(host, failover, 1000)
+    publish(host, failover, queue, 2)
+    failover.detach(takers[0].consumer)
+    wait(host, failover, 999)
+    assert takers[1].offsets == []
+    wait(host, failover, 1)
+    assert [taker.active[-1] for taker in takers] == [True, True, False]
+    assert takers[1].offsets == [0, 1]
+    assert [each.attempts for each in takers[1].deliveries] == [0, 0]
+
+
+def test_with_nobody_left_there_is_nothing_to_wait_for(host, failover, queue):
+    first = standby(failover, "a")
+    failover.detach(first.consumer)
+    assert failover.next_deadline_ms() is None
+    again = standby(failover, "a")
+    publish(host, failover, queue, 1)
+    wait(host, failover, 999)
+    assert again.offsets == []
+    wait(host, failover, 1)
+    assert again.offsets == [0]
+
+
+def test_when_an_inactive_one_leaves_a_partition_may_get_another_active_one(host):
+    queue = MemoryQueue(host, 1, number=4)
+    subscription = subscribe(host, queue, Mode.SHARED)
+    rule = FailoverRule(is_by_partition=True)
+    a, b, c = [standby(subscription, name, rule) for name in "abc"]
+    publish(host, subscription, queue, 2)
+    assert b.offsets == [0, 1], "4 mod 3"
+    subscription.detach(c.consumer)
+    publish(host, subscription, queue, 1)
+    assert a.offsets == [0, 1, 2], "4 mod 2"
+    assert b.consumer.inflight.messages == 0
+    assert (a.active, b.active) == ([True, False, True], [True, False])
+
+
+def test_only_those_of_the_highest_priority_take_partitions(host):
+    queue = MemoryQueue(host, 1, number=3)
+    subscription = subscribe(host, queue, Mode.SHARED)
+    rule = FailoverRule(is_by_partition=True)
+    for name, priority in [("a", 0), ("b", 2), ("c", 2), ("d", 1)]:
+        standby(subscription, name, rule, priority=priority)
+    assert subscription.cursor(1).dispatcher.active.name == "c"
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_without_partitions_a_ring_of_the_names_says_who_is_active(host, number):
+    queue = MemoryQueue(host)
+    subscription = subscribe(host, queue, Mode.SHARED)
+    topic = f"persistent://public/default/t{number}"
+    names = [f"consumer-{at}" for at in range(5)]
+    for name in names:
+        standby(subscription, name, FailoverRule(ring_name=topic))
+    ring = {murmur3_31(f"{name}{at}".encode()): name for name in names for at in range(100)}
+    points = sorted(ring)
+    at = bisect_left(points, murmur3_31(topic.encode()))
+    expected = ring[points[at % len(points)]]
+    assert subscription.cursor(1).dispatcher.active.name == expected
+
+
+def test_the_next_first_consumer_may_bring_another_rule(host, failover, queue):
+    first = standby(failover, "a")
+    failover.detach(first.consumer)
+    at_once = standby(failover, "b", FailoverRule())
+    publish(host, failover, queue, 1)
+    assert at_once.offsets == [0]
