@@ -8,6 +8,10 @@ gate says why it is held. Three kinds of reason differ in what the adapter does 
 * MEMORY, DISK, QUOTA and HELD may need this very connection's acks to pass, so it is read on and
   what it publishes is kept until its byte share is full (then FLOW). ``may_read`` says which.
 
+Which of them stop a socket is the protocol's choice: where many producers and consumers share one
+(``ConnectionOptions.holds_channels``), none does. Whatever stops a producer holds its channel, F9
+counts per channel, and the socket rests only while there are bytes beyond the connection's share.
+
 Invariants: every byte taken from the pool is given back exactly once, when its publish is durable,
 refused or dropped, also after the peer is gone; a reason is opened once per episode (law 7).
 Not here: what happens to a publish (``publish.py``).
@@ -53,6 +57,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     """D23."""
     alarm_hold_ms_max: int | None = None
     """D23; 0 = no end."""
+    holds_channels: bool = False
+    """What stops one channel leaves the socket, and so the acks of its consumers, alone."""
     is_fast_failing: bool = False
     """What would be held by an alarm, rate, quota or full queue is refused at once instead."""
 
@@ -122,6 +128,7 @@ class Channel:
         "inbox_messages",
         "is_closed",
         "last_queue",
+        "pending",
         "queue_credits",
         "stage",
     )
@@ -147,6 +154,12 @@ class Channel:
         """Why its first batch is not admitted."""
         self.last_queue: Queue | None = None
         """Where its last batch went, if that was one queue."""
+        pending_max = connection.options.pending_publishes_max
+        if pending_max is None:
+            pending_max = flow.pending_publishes_max
+        is_own = connection.options.holds_channels
+        self.pending = PendingLimit(pending_max) if is_own else connection.pending
+        """F9: its own, or its connection's."""
         self.is_closed = False
         self.dropped = 0
         """Publishes that were held on after its close, and then refused; nobody heard it."""
@@ -195,7 +208,7 @@ class Channel:
         """So many are durable, refused or dropped: give back what they were charged."""
         connection = self.connection
         connection.refund(charge)
-        if connection.pending.done(messages):
+        if self.pending.done(messages):
             self._pipeline.chain.mark(connection)
 
     def confirm(self, confirmations: list[Confirmation]) -> None:
@@ -261,9 +274,16 @@ class Channel:
         if messages:
             self.credit.processed(messages)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True while it has no credit, or too much unconfirmed: its inbox rests."""
+        return self.stage.is_blocked or (
+            self.pending.is_held and self.connection.options.holds_channels
+        )
+
     def hold_back(self) -> None:
         """It is held by something that may need its own peer's acks: keep the reader reading."""
-        if self.hold is not None and self.hold.reason not in PAUSING:
+        if self.hold is not None and not self.connection.rests_for(self.hold.reason):
             late = self.inbox_messages - self._early
             if late:
                 self._early += late
@@ -346,7 +366,15 @@ class Connection:
     def may_read(self) -> bool:
         """False while the socket is to rest (see above); the adapter's ``is_reading``."""
         reasons = self.gate.reasons
-        return not reasons or not PAUSING.intersection(reasons)
+        if not reasons:
+            return True
+        if self.options.holds_channels:
+            return not self._unpaid_bytes
+        return not PAUSING.intersection(reasons)
+
+    def rests_for(self, reason: Reason) -> bool:
+        """Whether its socket is not read while a channel is held by this."""
+        return reason in PAUSING and not self.options.holds_channels
 
     @property
     def bytes_held(self) -> int:
@@ -440,6 +468,7 @@ class Connection:
             self.stage.is_blocked
             or self._unpaid_bytes
             or self.pending.is_held
+            or self.options.holds_channels
             or self.holds
             or self.is_short_of_room
             or self.is_publisher
@@ -463,7 +492,10 @@ class Connection:
             reasons[Reason.FLOW] = root_culprit(self.stage)
         elif self._unpaid_bytes:
             reasons[Reason.FLOW] = self.gate.reasons.get(Reason.FLOW) or self.bytes_culprit()
-        if self.pending.is_held:
+        if self.pending.is_held or (
+            self.options.holds_channels
+            and any(channel.pending.is_held for channel in self.channels.values())
+        ):
             reasons[Reason.PENDING] = f"{self.pending.pending_max} unconfirmed publishes"
         if self.is_short_of_room:
             reasons[Reason.ROOM] = IN_FLIGHT_POOL

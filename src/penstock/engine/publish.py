@@ -234,7 +234,7 @@ class PublishPipeline:
         steps = size = 0
         inbox = channel.inbox
         hold: Hold | None = None
-        while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
+        while inbox and steps < steps_max and size < size_max and not channel.is_waiting:
             batch = inbox[0]
             if alarm is not None:
                 refusal = self._admission.overdue(channel, alarm, batch)
@@ -330,7 +330,7 @@ class PublishPipeline:
         counters = self._counters
         counters.routed += messages * len(queues)
         counters.bytes_in += batch.size
-        if connection.pending.add(messages):
+        if channel.pending.add(messages):
             self.chain.mark(connection)
         channel.left(messages)
 
@@ -397,7 +397,7 @@ class PublishPipeline:
         return min(times, default=None)
 
     def _can_run(self, channel: Channel) -> bool:
-        return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
+        return bool(channel.inbox) and channel.hold is None and not channel.is_waiting
 
 
 def _tell_dropped(channel: Channel) -> None:

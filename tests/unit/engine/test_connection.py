@@ -3,6 +3,11 @@
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine.connection import ConnectionOptions
+from penstock.engine.host import SubscriptionOptions
+from penstock.engine.subscription.consumer import Consumer
+from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.demand import Permits
 from penstock.flow.reason import Reason
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -90,3 +95,93 @@ def test_a_deleted_topic_lets_go_of_everybody_who_waits_for_it(bench):
     assert channel.connection.gate.is_open
     assert len(bench.outlet.confirmed_tokens) == count + 1
     assert bench.engine.statistics().inflight_bytes == 0
+
+
+# Many producers and consumers on one socket: what stops a producer holds its channel only.
+
+BY_CHANNEL = ConnectionOptions(holds_channels=True, pending_publishes_max=10)
+
+
+def test_a_producer_without_credit_leaves_the_socket_alone():
+    bench = flow_bench(pending_publishes_max=0)
+    topic = bench.topic()
+    channel = bench.channel(ConnectionOptions(holds_channels=True, pending_publishes_max=0))
+    flow = bench.settings.flow
+    limit = flow.queue_log_credit + flow.channel_queue_credit + flow.reader_channel_credit
+    for _ in range(2 * limit // 100):
+        bench.publish(channel, topic, *[b"x"] * 100)
+        bench.turns()
+    assert channel.stage.is_blocked
+    assert channel.connection.gate.reasons == {Reason.FLOW: "log"}
+    assert channel.connection.may_read
+    bench.settle()
+    assert channel.connection.gate.is_open
+    assert len(bench.outlet.confirmed_tokens) == 2 * limit // 100 * 100
+
+
+def test_unconfirmed_publishes_count_per_producer_and_hold_its_channel_only(bench):
+    topic, one = bench.topic(), bench.channel(BY_CHANNEL)
+    other = one.connection.open_channel()
+    for _ in range(3):
+        bench.publish(one, topic, *[b"x"] * 10)
+        bench.turns()
+    assert (one.pending.count, one.inbox_messages) == (10, 20)
+    assert Reason.PENDING in one.connection.gate.reasons
+    assert one.connection.may_read
+    tokens = bench.publish(other, topic, b"y")
+    bench.turns()
+    assert (other.pending.count, other.inbox_messages) == (1, 0)
+    bench.sync()
+    assert tokens[0] in bench.outlet.confirmed_tokens
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 31
+    assert bench.bodies(topic) == [b"x"] * 10 + [b"y"] + [b"x"] * 20
+    assert one.connection.gate.is_open
+
+
+def test_a_held_producer_stops_the_socket_when_its_bytes_are_beyond_the_share():
+    bench = flow_bench(connection_bytes_max=10_000, inflight_bytes_max=1_000_000)
+    topic = bench.topic(policy=TopicPolicy(publish_messages_per_s=1))
+    channel = bench.channel(BY_CHANNEL)
+    bench.publish(channel, topic, b"x" * 4_000, b"x" * 4_000)
+    bench.settle()
+    assert Reason.RATE in channel.connection.gate.reasons
+    assert channel.connection.may_read
+    bench.publish(channel, topic, b"x" * 9_000)
+    assert not channel.connection.may_read
+    bench.advance(3_000)
+    bench.settle()
+    assert channel.connection.may_read
+    assert len(bench.outlet.confirmed_tokens) == 3
+    assert bench.engine.statistics().inflight_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (TopicPolicy(quota_bytes_max=300), Reason.QUOTA),
+        (TopicPolicy(publish_messages_per_s=2), Reason.RATE),
+        (TopicPolicy(length_max=2, overflow=Overflow.HOLD), Reason.HELD),
+    ],
+)
+def test_a_producer_held_by_what_its_own_consumer_drains_goes_on(bench, policy, reason):
+    """One connection, as Pulsar's clients have it: the acks behind the held publish are read."""
+    topic, channel = bench.topic(policy=policy), bench.channel(BY_CHANNEL)
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    permits = Permits()
+    consumer = subscription.attach(bench.outlet, permits, name="c")
+    assert isinstance(consumer, Consumer)
+    for _ in range(6):
+        bench.publish(channel, topic, b"x" * 100)
+        bench.settle()
+    assert reason in channel.connection.gate.reasons
+    assert channel.connection.may_read
+    for _ in range(20):
+        permits.add(1)
+        consumer.wake()
+        bench.settle()
+        bench.outlet.settle_all(subscription)
+        bench.advance(500)
+        bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 6
+    assert channel.connection.gate.is_open
