@@ -145,6 +145,8 @@ _MAVEN_FAILED: Final = re.compile(
     r"^\[ERROR\] (?:[\w.]+\.)?(\w+\.\S.*?) -- Time elapsed: .*<<< (?:FAILURE|ERROR)!$",
     re.MULTILINE,
 )
+_MAVEN_BEGAN: Final = re.compile(r"^\[INFO\] Running (\S+)$", re.MULTILINE)
+_MAVEN_ENDED: Final = re.compile(r"^\[\w+\] Tests run: .* -- in (\S+)$", re.MULTILINE)
 
 
 class Counts(NamedTuple):
@@ -252,7 +254,14 @@ def _read_maven(text: str) -> tuple[int, int, list[str]]:
     if not found:
         return 0, 0, []
     run, failures, errors, skipped = map(int, found[-1])
-    return run - failures - errors - skipped, skipped, _MAVEN_FAILED.findall(text)
+    ended = frozenset(_MAVEN_ENDED.findall(text))
+    # Maven calls it a success when the process with the tests goes away in the middle of them.
+    broken = [
+        f"{each.rpartition('.')[2]} (did not end)"
+        for each in _MAVEN_BEGAN.findall(text)
+        if each not in ended
+    ]
+    return run - failures - errors - skipped, skipped, _MAVEN_FAILED.findall(text) + broken
 
 
 @contextlib.contextmanager
@@ -298,7 +307,13 @@ RABBITMQ_JAVA: Final = Suite(
     tools=("java", "mvn"),
     install=_install_java, command=_run_java, read=_read_maven, broker=_controlled_broker,
     seconds_max=JAVA_SECONDS_MAX,
-    reference="see docs/reference/interop.md",
+    excused=MappingProxyType({
+        "NoAutoRecoveryWhenTcpWindowIsFullTest.failureAndRecovery":
+            "wants a client that does not read to be cut off; here it keeps its place, is sent "
+            "no more than flow.unsent_messages_max, and nobody waits for it",
+        "Policies": "there are no policies yet",
+    }),
+    reference="592 passed, 0 failed, 20 skipped",
 )  # fmt: skip
 
 

@@ -78,6 +78,13 @@ def test_a_failure_of_maven_is_named_by_class_and_method():
     assert counts.failures == ("QosTests.fairness", "RpcTest.rpc(String)[1]")
 
 
+def test_a_class_that_maven_lost_sight_of_is_a_failure():
+    lost = MAVEN.replace(
+        "[INFO] Tests run: 2,", "[INFO] Running com.rabbitmq.Y\n[INFO] Tests run: 2,"
+    )
+    assert counted(RABBITMQ_JAVA, lost, 1).failures[-1] == "Y (did not end)"
+
+
 @pytest.mark.parametrize("excused", ["QosTests.fairness", "QosTests"])
 def test_what_penstock_has_not_is_set_apart_with_its_reason(excused):
     suite = RABBITMQ_JAVA._replace(excused={excused: "no fairness here"})
