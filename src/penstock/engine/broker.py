@@ -579,6 +579,16 @@ class Engine:
         """True while the record at a position waits for a decision (D14)."""
         return self._delays.is_undecided(position)
 
+    @property
+    def delayed_records(self) -> int:
+        """Delayed records in memory, for whole topics and for single subscriptions."""
+        return self._delays.waiting + self._host.delayed_budget.count
+
+    @property
+    def durable_position(self) -> int:
+        """Everything below it is on the disk."""
+        return int(self._store.durable_position)
+
     def queue(self, queue_id: int) -> Queue | None:
         """The queue of that id, if it still exists."""
         return self._registry.queues.get(QueueId(queue_id))
@@ -619,7 +629,7 @@ class Engine:
             turns=self._turns.turns,
             settlements=self._settlements.settlements,
             released=self._delays.released,
-            delayed=self._delays.waiting + self._host.delayed_budget.count,
+            delayed=self.delayed_records,
             dead_letters=self._dead_letters.dead_lettered,
             deaths_dropped=self._dead_letters.dropped,
             held_pulls=len(self.pulls),

@@ -102,11 +102,13 @@ class PullService:
     nothing and knows no subscription.
     """
 
-    __slots__ = ("_held", "_host")
+    __slots__ = ("_held", "_host", "given_messages")
 
     def __init__(self, host: Host, held: HeldPulls[Pull] | None = None) -> None:
         self._host = host
         self._held: HeldPulls[Pull] = held if held is not None else HeldPulls()
+        self.given_messages = 0
+        """What pulls were answered with so far."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -226,6 +228,7 @@ class PullService:
     def _answer(
         self, pull: Pull, found: list[tuple[IndexEntry, Record]], next_offset: int
     ) -> PullResult:
+        self.given_messages += sum([entry[5] for entry, _ in found])
         return PullResult(
             PullStatus.FOUND,
             [record for _, record in found],

@@ -3,7 +3,8 @@
 RocketMQ's ``AdminBrokerProcessor``, and ``RocketmqOperatorService`` for Penstock's own HTTP pages
 and commands. Only what is durable is found (D7); changes are answered once they are durable.
 
-Not here: the same questions to the name server (``name_server/``), groups (``groups.py``).
+Not here: the same questions to the name server (``name_server/``), groups (``groups.py``),
+questions about the broker as a whole (``broker_admin.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.adapters.rocketmq.present import present_at
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_topic, system_error
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
-from penstock.engine.group.membership import Group
+from penstock.engine.group.membership import Group, TopicSubscription
 from penstock.engine.topic import Queue, Topic
 from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId
@@ -256,18 +257,19 @@ def topic_stats(connection: RocketmqConnection, command: Command) -> None:
     rows: dict[MessageQueue, object] = {}
     for queue in rmq_topic.topic.queues:
         end = queue.visible_end(False)
-        rows[_named(broker, name, queue)] = {
+        rows[named_queue(broker, name, queue)] = {
             "minOffset": queue.index.min_offset,
             "maxOffset": end,
             "lastUpdateTimestamp": newest_ms(queue, end),
         }
     since_ms = broker.clock.wall_ms() - RATE_MS
-    stored = sum([_stored_since(queue, since_ms) for queue in rmq_topic.topic.queues])
+    stored = sum([stored_since(queue, since_ms) for queue in rmq_topic.topic.queues])
     rate = stored * 1000 / RATE_MS
     connection.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
 
 
-def _stored_since(queue: Queue, since_ms: int) -> int:
+def stored_since(queue: Queue, since_ms: int) -> int:
+    """Messages that a queue got since that wall time."""
     return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
 
 
@@ -284,18 +286,21 @@ def consume_stats(connection: RocketmqConnection, command: Command) -> None:
     topics = topics or broker.service(OffsetRegistry).topics_of(header.consumer_group)
     rows: dict[MessageQueue, object] = {}
     for topic in topics:
-        rows |= _lag_rows(broker, topic, header.consumer_group)
+        rows |= lag_rows(broker, topic, header.consumer_group)
     connection.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
 
 
-def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQueue, object]:
+def lag_rows(
+    broker: RocketmqBroker, topic: Topic, group: str
+) -> dict[MessageQueue, dict[str, int]]:
+    """How far a group is in each queue of a topic."""
     offsets = broker.service(OffsetRegistry)
     name = wire_name(topic.name)
-    rows: dict[MessageQueue, object] = {}
+    rows: dict[MessageQueue, dict[str, int]] = {}
     for queue in topic.queues:
         stored = offsets.committed(queue, group)
         offset = 0 if stored == NO_OFFSET else stored
-        rows[_named(broker, name, queue)] = {
+        rows[named_queue(broker, name, queue)] = {
             "brokerOffset": queue.visible_end(False),
             "consumerOffset": offset,
             "pullOffset": offsets.read_up_to(queue, group),
@@ -312,15 +317,7 @@ def consumer_connections(connection: RocketmqConnection, command: Command) -> No
         raise ErrorResponse(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
-    table = {
-        topic: SubscriptionData(
-            topic=topic,
-            sub_string=each.expression,
-            expression_type=each.language.upper(),
-            sub_version=each.version,
-        )
-        for topic, each in group.wanted.items()
-    }
+    table = {topic: subscription_data(topic, each) for topic, each in group.wanted.items()}
     body = {
         "connectionSet": _connections(broker, group),
         "subscriptionTable": table,
@@ -329,6 +326,16 @@ def consumer_connections(connection: RocketmqConnection, command: Command) -> No
         "consumeFromWhere": group.traits.start,
     }
     connection.answer(command, body=encode_body(body))
+
+
+def subscription_data(topic: str, wanted: TopicSubscription) -> SubscriptionData:
+    """What a group wants of a topic, in RocketMQ's words."""
+    return SubscriptionData(
+        topic=topic,
+        sub_string=wanted.expression,
+        expression_type=wanted.language.upper(),
+        sub_version=wanted.version,
+    )
 
 
 def producer_connections(connection: RocketmqConnection, command: Command) -> None:
@@ -354,7 +361,8 @@ def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]
     return found
 
 
-def _named(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
+def named_queue(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
+    """A queue as RocketMQ names it."""
     return MessageQueue(topic=topic, broker_name=broker.broker_name, queue_id=queue.number)
 
 

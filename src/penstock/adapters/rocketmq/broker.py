@@ -13,11 +13,13 @@ Not here: one connection (``connection.py``), which handler serves which request
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock.adapters.client_log import ClientLog
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.naming import reply_topic
 from penstock.adapters.rocketmq.remoting import FirstRequests
@@ -30,9 +32,12 @@ from penstock.engine.group.membership import Membership
 from penstock.engine.group.switches import GroupSwitchRegistry
 from penstock.model.clock import Clock
 from penstock.model.ids import ConnectionId
+from penstock.settings.describe import describe
 from penstock.settings.load import Settings
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host, host_hex
+
+logger = logging.getLogger(__name__)
 
 LOCALHOST: Final = "127.0.0.1"
 STORE_HOST_KIND: Final = "rocketmq.store_host"
@@ -114,8 +119,11 @@ class RocketmqBroker:
         """Where the broker listens; 0 when that listener is off."""
         self.name_server: Final = self.settings.join or name_server
         """``host:port`` of the name server that knows this broker; empty when there is none."""
+        self.opened_ms: Final = clock.monotonic_ms()
         self.first_requests: Final = FirstRequests(self.settings.strangers_bytes_max)
         self.timers: Final = Timers()
+        self.client_log: Final = ClientLog(clock, logger)
+        self.timers.add(self.client_log)
         self.connections: Final[dict[ConnectionId, RemotingPeer]] = {}
         """Broker connections that live."""
         self.switches: Final = GroupSwitchRegistry()
@@ -165,6 +173,12 @@ class RocketmqBroker:
         """``ip:port`` of this broker where no client says how it came here."""
         return self.address_for(LOCALHOST)
 
+    def settings_text(self, named: Mapping[str, object]) -> bytes:
+        """Lines of ``name=value`` as Java's property files have them: these, then all of ours."""
+        rows = [*named.items()]
+        rows += [(each.key, each.value) for each in describe(self.all_settings)]
+        return "".join([f"{name}={_property(value)}\n" for name, value in rows]).encode()
+
     def _store_host(self) -> bytes:
         key = "host"
         known = self.engine.definitions(STORE_HOST_KIND).get(key)
@@ -173,3 +187,9 @@ class RocketmqBroker:
         host = encode_host(self.settings.advertise or LOCALHOST, self.broker_port)
         self.engine.define(STORE_HOST_KIND, key, host)
         return host
+
+
+def _property(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value).replace("\\", "\\\\").replace("\n", "\\n")

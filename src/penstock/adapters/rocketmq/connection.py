@@ -77,6 +77,7 @@ class RocketmqConnection(RemotingConnection):
             settings=broker.settings,
             contents=broker.engine.contents,
             first_requests=broker.first_requests,
+            client_log=broker.client_log,
         )
         self.broker: Final = broker
         self.connection_id: Final = connection_id
@@ -154,7 +155,6 @@ class RocketmqConnection(RemotingConnection):
                     sends.flush()
                     self._serve(frame)
         except Malformed as problem:
-            logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
         else:
             # Mostly nothing is left, and nothing was left before.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq import admin, groups, offsets
+from penstock.adapters.rocketmq import admin, broker_admin, groups, offsets
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import Handler, RocketmqConnection, serve_send
 from penstock.adapters.rocketmq.delay import recall_message
@@ -89,6 +89,21 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
     RequestCode.GET_CONSUMER_RUNNING_INFO: admin.consumer_running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: admin.consume_directly,
+    # The same about the broker as a whole.
+    RequestCode.GET_BROKER_RUNTIME_INFO: broker_admin.broker_runtime,
+    RequestCode.VIEW_BROKER_STATS_DATA: broker_admin.broker_stats,
+    RequestCode.GET_BROKER_CONFIG: broker_admin.broker_config,
+    RequestCode.UPDATE_BROKER_CONFIG: broker_admin.update_config,
+    RequestCode.GET_BROKER_CONSUME_STATS: broker_admin.broker_consume_stats,
+    RequestCode.GET_ALL_PRODUCER_INFO: broker_admin.all_producers,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: broker_admin.topic_groups,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: broker_admin.group_topics,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: broker_admin.group_subscription,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: broker_admin.system_topics,
+    RequestCode.QUERY_CONSUME_QUEUE: broker_admin.consume_queue,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: broker_admin.nothing_to_clean,
+    RequestCode.CLEAN_UNUSED_TOPIC: broker_admin.nothing_to_clean,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: broker_admin.nothing_to_clean,
 }
 
 STARTED_SERVICES: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (

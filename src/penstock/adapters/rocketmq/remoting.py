@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from penstock.adapters.client_log import ClientLog
 from penstock.adapters.contract import UNTAKEN_BYTES_MAX, Peer
 from penstock.engine.content_budget import ContentBudget, ContentShare
 from penstock.model.clock import Clock
@@ -25,8 +26,6 @@ from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.frame_buffer import FRAME_BYTES_MAX
 from penstock.wire.rocketmq.command import Command, Malformed, Serialization, response_to
 from penstock.wire.rocketmq.frames import RemotingFrames, encode
-
-logger = logging.getLogger(__name__)
 
 PREFIX_BYTES: Final = 4
 """The length field, which does not count itself."""
@@ -45,6 +44,7 @@ class RemotingConnection:
         settings: RocketmqSettings,
         contents: ContentBudget,
         first_requests: FirstRequests,
+        client_log: ClientLog,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self.peer: Final = peer
@@ -64,6 +64,7 @@ class RemotingConnection:
         """The pump does not read it, because it does not take its answers."""
         self._frames: Final = RemotingFrames(frame_bytes_max=frame_bytes_max)
         self._first_requests: Final = first_requests
+        self._client_log: Final = client_log
         self.contents: Final = ContentShare(
             name,
             contents,
@@ -137,7 +138,7 @@ class RemotingConnection:
 
     def cut_off(self, reason: str) -> None:
         """The peer takes too much, or too long."""
-        logger.warning("connection cut off", extra={"connection": self.name, "reason": reason})
+        self._say("connection cut off", reason)
         self.wants_close = True
         self._frames.clear()
         self._forget_unfinished()
@@ -192,8 +193,13 @@ class RemotingConnection:
         request = Command(0, opaque=problem.opaque or 0, serialization=kind)
         self.write(encode(response_to(request, problem.code, remark=str(problem))))
 
+    def _say(self, what: str, reason: str) -> None:
+        """One line about the peer's mistake; many of them are one line with their number."""
+        self._client_log.say(logging.WARNING, what, self.peer, connection=self.name, reason=reason)
+
     def _give_up(self, problem: Malformed) -> None:
         """The stream cannot be cut into frames any more."""
+        self._say("connection closed: a frame cannot be read", str(problem))
         if problem.opaque is not None:
             self._answer_unreadable(problem)
         self.wants_close = True

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.flow.fast_fail import Busy, BusyCause
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command
 
 
 class ErrorResponse(Exception):
@@ -24,10 +25,58 @@ class ErrorResponse(Exception):
         self.remark: Final = remark
 
 
+NO_CHANGE: Final = (
+    "settings are not changed over this port, because it knows no users yet; set %s on the command "
+    "line (--set), in the environment or in the settings file, and start the broker again"
+)
+
+_ONE_BY_ONE: Final = "send one request for each"
+_NO_REPLICAS: Final = "a broker has no replicas, so nobody asks for its state to copy it"
+_NO_CONTROLLER: Final = "there is no controller, because a broker has no replicas to elect from"
+_NO_USERS: Final = "there are no users and no access control yet"
+_NO_COLD_DATA: Final = "old and new messages are read in the same way, so there is nothing to set"
+_NO_ROCKSDB: Final = "nothing is stored in RocksDB; `penstock log` looks into the log and its files"
+_NO_CONTAINER: Final = "brokers are processes; start another one with `penstock up --join`"
+
+_REASONS: Final[dict[int, str]] = {
+    18: _ONE_BY_ONE,
+    225: _ONE_BY_ONE,
+    **dict.fromkeys((43, 45, 60, 61, 402, 905, 906, 907, 908, 1007, 1008), _NO_REPLICAS),
+    47: "clients are asked for what they are by their running info (307)",
+    223: "clients are asked for what they are by their running info (307)",
+    303: "ask for the consume statistics of the group (208); they have the same times",
+    308: "offsets are not corrected; reset them (222)",
+    314: "offsets are not copied between groups; reset the other group by time (222)",
+    323: "half messages are asked about without being told to; those given up are messages of "
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    353: "set consumeEnable of the group (200)",
+    **dict.fromkeys((354, 355), _NO_ROCKSDB),
+    513: "topics have their own queues on each broker; there are no static topics",
+    **dict.fromkeys((902, 903), _NO_CONTAINER),
+    **dict.fromkeys((*range(1001, 1007), *range(1009, 1014)), _NO_CONTROLLER),
+    **dict.fromkeys(range(2001, 2005), _NO_COLD_DATA),
+    **dict.fromkeys(range(3001, 3011), _NO_USERS),
+    200055: "ask for the members of the group (203) and its statistics (208)",
+    200056: "a pop leaves no records to roll back; what is not acknowledged comes again in time",
+}
+"""Why requests of RocketMQ's own tools are not served, and what to do instead."""
+
+
 def unknown_code(code: int) -> ErrorResponse:
+    """It is not served; where RocketMQ has such a request, the remark says why."""
+    reason = _REASONS.get(code)
+    remark = f" request type {code} not supported"
     return ErrorResponse(
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        remark if reason is None else f"{remark}: {reason}",
     )
+
+
+def no_change(command: Command) -> ErrorResponse:
+    """Nobody changes settings over the wire until there are users."""
+    lines = command.body[:1_024].decode("utf-8", "replace").splitlines()
+    names = [line.partition("=")[0].strip() for line in lines if "=" in line and line[0] != "#"]
+    return no_permission(NO_CHANGE % (", ".join(names[:5]) or "them"))
 
 
 def system_error(remark: str) -> ErrorResponse:

@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 CHECKS_PER_SCAN_MAX: Final = 500
 """Questions asked in one go: more would hold the loop."""
 
+REPORT_MS: Final = 60_000
+"""How often the log tells of half messages that nobody decides about."""
+
 HALF_KIND: Final = "rocketmq.half"
 MAX_CHECKS_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 
@@ -96,6 +99,7 @@ class TransactionService:
         """(when to ask next by monotonic time, position); what is closed meanwhile stays in it."""
         self._scan_ms = 0
         self._ended: Counter[str] = Counter()
+        self._report_ms = 0
         self._recover()
         broker.timers.add(self)
 
@@ -139,7 +143,8 @@ class TransactionService:
 
     def next_deadline_ms(self) -> int:
         """When the next question is due, or the next look at what is open."""
-        return min(self._scan_ms, self._due_checks[0][0]) if self._due_checks else self._scan_ms
+        times = [self._scan_ms, *[each[0] for each in self._due_checks[:1]]]
+        return min([*times, self._report_ms] if self._ended else times)
 
     def due(self, now_ms: int) -> None:
         """Ask what is to be asked now."""
@@ -151,7 +156,7 @@ class TransactionService:
             _, position = heappop(self._due_checks)
             if position in self._open:
                 self._check(position, now_ms)
-        self._report()
+        self._report(now_ms)
 
     def _check(self, position: int, now_ms: int) -> None:
         broker = self._broker
@@ -216,11 +221,16 @@ class TransactionService:
         broker.engine.release(position, to=broker.topics.ensure(MAX_CHECKS_TOPIC).topic)
         self._close(position)
 
-    def _report(self) -> None:
-        """One line for all that went wrong in one look, however many there are."""
-        for what, count in self._ended.items():
-            logger.warning("half messages without a decision: %s", what, extra={"count": count})
+    def _report(self, now_ms: int) -> None:
+        """One line for all that went wrong since the last one, however many there are."""
+        if not self._ended or now_ms < self._report_ms:
+            return
+        what = "; ".join([f"{count} {text}" for text, count in self._ended.items()])
+        logger.warning(
+            "half messages without a decision", extra={"count": self._ended.total(), "what": what}
+        )
         self._ended.clear()
+        self._report_ms = now_ms + REPORT_MS
 
     # What is open.
 

@@ -465,6 +465,37 @@ class ConsumeStatsHeader(Header, kw_only=True):
     topic: str | None = None
 
 
+class GroupTopicHeader(Header, kw_only=True):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+
+
+class OrderedHeader(Header, kw_only=True):
+    """GET_BROKER_CONSUME_STATS."""
+
+    is_order: bool = False
+    """Only of topics that keep their order."""
+
+
+class StatisticsHeader(Header, kw_only=True):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class ConsumeQueueHeader(Header, kw_only=True):
+    """QUERY_CONSUME_QUEUE."""
+
+    topic: str
+    queue_id: I32
+    index: I64
+    count: I32 = 10
+    consumer_group: str | None = None
+
+
 class ResetOffsetHeader(Header, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to clients."""
 

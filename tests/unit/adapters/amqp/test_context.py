@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.context import FOLD_LINES_MAX, FOLD_MS, FOLDED_MAX
+from penstock.adapters.client_log import FOLD_LINES_MAX, FOLD_MS, FOLDED_MAX
 from penstock.telemetry.log_format import TextFormatter, extra_of
 from penstock.wire.amqp.methods.connection import Close, StartOk
 from penstock.wire.amqp.methods.queue import Declare, Delete

@@ -3,6 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
+from penstock.adapters.client_log import FOLD_LINES_MAX, FOLD_MS
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.factory import BrokerFactory, RocketmqStartup
 from penstock.adapters.rocketmq.requests import class_of
@@ -177,3 +178,14 @@ def test_services_are_made_once(bench):
 
 def dict_of(_owner):
     return {"made": True}
+
+
+def test_many_frames_that_cannot_be_read_are_a_few_lines_and_a_number(bench, caplog):
+    for _ in range(FOLD_LINES_MAX + 40):
+        client = bench.client()
+        client.session.receive(b"\x7f\xff\xff\xff" + bytes(8))
+        assert client.session.wants_close
+    assert len(caplog.records) == FOLD_LINES_MAX
+    assert "announced" in caplog.records[0].reason
+    bench.advance(FOLD_MS)
+    assert caplog.records[-1].count == 40

@@ -22,7 +22,7 @@ from penstock.wire.rocketmq.bodies import (
     TopicConfigTable,
     encode_body,
 )
-from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.frames import decode, encode
 
@@ -383,3 +383,13 @@ def test_the_topics_of_one_broker_are_bounded(asking, monkeypatch):
     answer = asking.say(register_request(other().broker))
     assert answer.code == 1
     assert "limit 1" in answer.remark
+
+
+def test_its_settings_are_read_and_not_changed(asking):
+    answer = asking.ask(RequestCode.GET_NAMESRV_CONFIG)
+    config = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+    assert config["rocketmq.broker_silence_ms_max"] == "120000"
+    assert int(config["listenPort"]) > 0
+    refused = asking.ask(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"a=b\n")
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert "set a on the command line" in refused.remark

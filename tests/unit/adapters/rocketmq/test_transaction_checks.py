@@ -249,3 +249,15 @@ def test_nothing_is_lost_or_doubled_whenever_the_plug_is_pulled(seed):
     assert {body for body, each in decided.items() if each == COMMIT} <= set(shown)
     assert not {body for body, each in decided.items() if each == ROLLBACK} & set(shown)
     assert bench.engine.undecided() == []
+
+
+def test_however_many_are_undecided_the_log_has_one_line_a_minute(bench, producer, caplog):
+    for _ in range(20):
+        producer.send_half()
+        bench.advance(100)
+    producer.close()
+    bench.advance(IMMUNITY_MS + transactions.REPORT_MS)
+    lines = [each for each in caplog.records if "half messages" in each.message]
+    assert len(lines) == 2, "at once, and a minute later"
+    assert lines[1].count > 19
+    assert "nobody of its producer group can be asked" in lines[1].what

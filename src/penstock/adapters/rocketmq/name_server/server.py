@@ -12,7 +12,6 @@ Not here: the routes themselves (``routes.py``), the socket of a broker that joi
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,13 @@ from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, KvConfig, RouteRegistry
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
 from penstock.adapters.rocketmq.remoting import RemotingConnection
-from penstock.adapters.rocketmq.requests import ErrorResponse, no_route, system_error, unknown_code
+from penstock.adapters.rocketmq.requests import (
+    ErrorResponse,
+    no_change,
+    no_route,
+    system_error,
+    unknown_code,
+)
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId
@@ -46,8 +51,6 @@ from penstock.wire.rocketmq.headers import I64, Header, TopicHeader, parse
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
-
-logger = logging.getLogger(__name__)
 
 NAME_SERVER: Final = "rocketmq"
 
@@ -81,6 +84,7 @@ class NameServerConnection(RemotingConnection):
             settings=broker.settings,
             contents=broker.engine.contents,
             first_requests=broker.first_requests,
+            client_log=broker.client_log,
             frame_bytes_max=4 + HEADER_BYTES_MAX + BODY_BYTES_MAX,
         )
         self.broker: Final = broker
@@ -106,7 +110,6 @@ class NameServerConnection(RemotingConnection):
                 if begun is not None:
                     _check_size(begun, self._frames.announced_bytes)
         except Malformed as problem:
-            logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
         else:
             self._keep_rest(is_new=is_served)
@@ -204,6 +207,18 @@ def delete_topic(connection: NameServerConnection, command: Command) -> None:
     header = parse(DeleteTopicHeader, command)
     connection.broker.service(RouteRegistry).forget_topic(header.topic, header.cluster_name)
     connection.answer(command)
+
+
+def config(connection: NameServerConnection, command: Command) -> None:
+    """GET_NAMESRV_CONFIG: every setting of this process, and RocketMQ's names for some."""
+    named = {"listenPort": connection.peer.local_port, "orderMessageEnable": True}
+    connection.answer(command, body=connection.broker.settings_text(named))
+
+
+def update_config(connection: NameServerConnection, command: Command) -> None:
+    """UPDATE_NAMESRV_CONFIG is refused."""
+    del connection
+    raise no_change(command)
 
 
 def put_value(connection: NameServerConnection, command: Command) -> None:
@@ -323,6 +338,8 @@ HANDLERS: Final[dict[int, NameServerHandler]] = {
     RequestCode.GET_KV_CONFIG: get_value,
     RequestCode.DELETE_KV_CONFIG: delete_value,
     RequestCode.GET_KVLIST_BY_NAMESPACE: list_values,
+    RequestCode.GET_NAMESRV_CONFIG: config,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
     RequestCode.REGISTER_BROKER: register,
     RequestCode.UNREGISTER_BROKER: unregister,
     RequestCode.QUERY_DATA_VERSION: compare_version,
