@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel, Connection, ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.ports import Publication, Route
+from penstock.engine.ports import FactsReader, Publication, Route
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Topic, TopicPolicy, route_to
 from penstock.log.commit import SyncJob
@@ -32,7 +32,13 @@ TURNS_MAX = 10_000
 class Workbench:
     """An engine and everything around it."""
 
-    def __init__(self, settings: Settings | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        seed: int = 0,
+        facts: dict[int, FactsReader] | None = None,
+    ) -> None:
         self.settings = settings or Settings()
         self.clock = ManualClock()
         self.storage = SimulatedStorage(seed)
@@ -40,6 +46,7 @@ class Workbench:
         self.outlet = RecordingOutlet()
         self.store: Store
         self.engine: Engine
+        self._facts = facts
         self._connections = 0
         self._tokens = 0
         self._open()
@@ -48,7 +55,7 @@ class Workbench:
         self.store, recovered = Store.open(
             self.storage, self.catalog, self.settings.storage, self.clock
         )
-        self.engine = Engine(self.store, recovered, self.clock, self.settings)
+        self.engine = Engine(self.store, recovered, self.clock, self.settings, facts=self._facts)
 
     # Peers.
 

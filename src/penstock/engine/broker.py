@@ -33,7 +33,7 @@ from penstock.engine.host import (
     SubscribedQueue,
     SubscriptionOptions,
 )
-from penstock.engine.ports import DeadLetterFormat, FactsReader
+from penstock.engine.ports import DeadLetterFormat, FactsReader, OrderingKeyReader
 from penstock.engine.publish import Admission, FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import SYSTEM_KINDS, Registry, TopicDeletion
@@ -152,6 +152,7 @@ class Engine:
             self._settlements,
             self._dead_letters,
             cast("Callable[[HostedSubscription], None]", self._dispatch_queue.wake),
+            facts=self.facts,
             save_definition=self._registry.save_subscription,
             transient_floor=transient_floor,
         )
@@ -716,6 +717,7 @@ class EngineHost:
         dead_letters: DeadLetters,
         wake: Callable[[HostedSubscription], None],
         *,
+        facts: Mapping[int, FactsReader],
         save_definition: Callable[[HostedSubscription], None],
         transient_floor: int,
     ) -> None:
@@ -726,6 +728,9 @@ class EngineHost:
         # The other half is for what is delayed for whole topics (``delay.py``).
         self.delayed_budget = DelayedBudget(-(-self.topics.delayed_in_memory_max // 2), wake)
         self.transient_floor = transient_floor
+        self._ordering_keys = {
+            wire: reader for wire, reader in facts.items() if isinstance(reader, OrderingKeyReader)
+        }
         self._store = store
         self._dead_letters = dead_letters
         # Called for every list of deliveries: the owner's method itself, not one around it.
@@ -736,6 +741,10 @@ class EngineHost:
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         return self._store.read(wanted)
+
+    def ordering_key(self, record: Record) -> bytes:
+        reader = self._ordering_keys.get(record.wire)
+        return record.key if reader is None else reader.ordering_key(record)
 
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int

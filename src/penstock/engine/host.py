@@ -158,6 +158,10 @@ class Host(Protocol):
         """The records at (position, length); None = gone or corrupt."""
         ...
 
+    def ordering_key(self, record: Record) -> bytes:
+        """The key by which key_shared keeps order, as the record's protocol reads it."""
+        ...
+
     def recent(self, positions: list[int]) -> list[Record] | None:
         """The records at these positions if they are at hand and were stored in a row."""
         ...
@@ -277,11 +281,6 @@ class Start(Enum):
     LATEST = "latest"
 
 
-def ordering_key(record: Record) -> bytes:
-    """The key by which key_shared keeps order, unless the options bring their own reader."""
-    return record.key
-
-
 class SubscriptionOptions(msgspec.Struct, frozen=True):
     """Everything about a subscription that is not its place in the queues."""
 
@@ -302,4 +301,3 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     """What it does not want is settled unseen."""
     is_priority: bool = False
     """The topic's queues are priorities: the highest non-empty one is served first (D10)."""
-    ordering_key: Callable[[Record], bytes] = ordering_key

@@ -17,7 +17,7 @@ Nothing of the engine is imported here. Not here: the way back to a peer (``conn
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -136,6 +136,15 @@ class FactsReader(Protocol):
 
     def keys(self, record: Record) -> Sequence[bytes]:
         """The keys under which the record can be looked up."""
+        ...
+
+
+@runtime_checkable
+class OrderingKeyReader(Protocol):
+    """A ``FactsReader`` whose protocol keeps the key of key_shared elsewhere than in the record."""
+
+    def ordering_key(self, record: Record) -> bytes:
+        """Messages with the same one stay in order; empty = no order to keep."""
         ...
 
 

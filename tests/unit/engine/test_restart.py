@@ -11,7 +11,7 @@ from penstock.flow.demand import Window
 from penstock.model.errors import AlreadyExists, LogCorrupt
 from penstock.model.ids import is_transient_id
 from penstock.model.names import topic_name
-from penstock.model.record import RecordFlag, neutral_record
+from penstock.model.record import RecordFlag, Wire, neutral_record
 from penstock.testing.outlet import RecordingOutlet
 
 POLICY = TopicPolicy(length_max=10, overflow=Overflow.REJECT, retention_ms=5, max_priority=2)
@@ -241,3 +241,32 @@ def test_the_type_that_the_last_consumer_brought_is_shown_after_a_restart(bench,
     assert restored.cursor(topic.queues[0].queue_id).mode is Mode.KEY_SHARED
     restored.attach(bench.outlet, Window(1), name="a", mode=Mode.FAILOVER)
     assert restored.options.mode is Mode.FAILOVER
+
+
+class TagIsTheKey:
+    """A protocol that keeps the ordering key elsewhere than in the record's key."""
+
+    def keys(self, record):
+        return []
+
+    def ordering_key(self, record):
+        return record.tag
+
+
+def test_the_ordering_key_is_read_by_the_records_protocol_also_after_a_restart():
+    bench = Workbench(facts={int(Wire.PULSAR): TagIsTheKey()})
+    topic, channel = bench.topic(), bench.channel()
+    options = SubscriptionOptions(mode=Mode.KEY_SHARED)
+    bench.engine.create_subscription(topic.name, "s", options)
+    bench.settle()
+    bench.kill()
+    topic, channel = by_name(bench)["orders"], bench.channel()
+    outlets = [RecordingOutlet() for _ in "abc"]
+    for name, outlet in zip("abc", outlets, strict=True):
+        topic.subscriptions["s"].attach(outlet, Window(0), name=name)
+    records = [neutral_record(b"%d" % at, key=b"%d" % at, tag=b"one") for at in range(40)]
+    for record in records:
+        record.reshape(wire=int(Wire.PULSAR))
+    bench.publish(channel, topic, *records)
+    bench.settle()
+    assert sorted(len(outlet.bodies) for outlet in outlets) == [0, 0, 40]

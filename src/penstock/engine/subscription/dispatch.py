@@ -64,7 +64,7 @@ class DeliveryPipeline:
         settler: Settler,
     ) -> None:
         self._host = host
-        self._ordering_key = options.ordering_key
+        self._ordering_key = host.ordering_key
         self._consumers = consumers
         self._picker = picker
         self._settler = settler

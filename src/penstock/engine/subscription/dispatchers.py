@@ -358,9 +358,9 @@ class _Level:
 # ---- key shared ---------------------------------------------------------------------------------
 
 
-LOOK_AHEAD_PER_CONSUMER_MAX: Final = 4_000
-LOOK_AHEAD_MAX: Final = 40_000
-"""Parked entries; an entry is some 100 bytes here, so at most 4 MiB per queue."""
+LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
+LOOK_AHEAD_MAX: Final = 20_000
+"""Parked entries, Pulsar 4.0's bounds; one is some 100 bytes here, so at most 2 MiB per queue."""
 
 Parked = tuple[int, int]
 """(first offset, slot)"""

@@ -166,7 +166,8 @@ def test_claims_that_overlap_are_refused(host, subscription):
 
 
 def test_the_order_of_keys_may_be_read_from_elsewhere(host, queue):
-    options = SubscriptionOptions(mode=Mode.KEY_SHARED, ordering_key=lambda record: record.tag)
+    host.ordering_key = lambda record: record.tag
+    options = SubscriptionOptions(mode=Mode.KEY_SHARED)
     subscription = Subscription(1, "s", [queue], options, host)
     receivers = [consume(subscription, name=name) for name in "abc"]
     queue.append(neutral_record(b"x", key=key, tag=b"one") for key in KEYS)
