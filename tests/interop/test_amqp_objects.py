@@ -42,7 +42,8 @@ def test_queues_exchanges_and_bindings_are_listed(run, pika_connection):
     channel.confirm_delivery()
     channel.basic_publish("cli-exchange", "a.b", b"one")
     head, line = run(queues, "list", "cli-queue").splitlines()
-    assert head.split() == ["QUEUE", "VHOST", "READY", "UNACKED", "CONSUMERS", "DURABLE", "STATE"]
+    assert head.split()[:6] == ["QUEUE", "VHOST", "READY", "UNACKED", "CONSUMERS", "DURABLE"]
+    assert head.split()[6:] == ["STATE", "POLICY", "IN", "EFFECT"]
     assert line.split()[:6] == ["cli-queue", "/", "1", "0", "0", "yes"]
     assert run(queues, "list", "cli-queue", "--vhost", "/", "--json")[0]["name"] == "cli-queue"
     assert "topic" in run(exchanges, "list", "cli-exchange")

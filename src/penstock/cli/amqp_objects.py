@@ -1,4 +1,4 @@
-"""``penstock queues|exchanges|bindings|connections``: AMQP's objects of a running broker.
+"""``penstock queues|exchanges|bindings|connections|policies``: AMQP's objects of a running broker.
 
 Asked of RabbitMQ's management API, which wants a user: ``--user`` and ``--password``, else the
 environment, else guest. JSON rows are the API's own, with all of their fields.
@@ -6,6 +6,7 @@ environment, else guest. JSON rows are the API's own, with all of their fields.
 Not here: topics and groups, which every protocol has (``topics.py``, ``groups.py``).
 """
 
+import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -21,11 +22,22 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
+    say,
     send,
 )
-from penstock.model.errors import NotFound, PenstockError
+from penstock.model.errors import NotFound, PenstockError, SettingsError
 
 PAGE_ROWS: Final = 500
+
+
+def _definition(definition: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(definition.items())) or "-"
+
+
+def _policy_names(row: dict[str, Any]) -> str:
+    names = [row["policy"], row["operator_policy"] and f"{row['operator_policy']} (operators)"]
+    return " + ".join([name for name in names if name]) or "-"
+
 
 _QUEUES: Final[tuple[Column, ...]] = (
     ("QUEUE", lambda row: row["name"]),
@@ -35,6 +47,8 @@ _QUEUES: Final[tuple[Column, ...]] = (
     ("CONSUMERS", lambda row: f"{row['consumers']}"),
     ("DURABLE", lambda row: _yes(row["durable"])),
     ("STATE", lambda row: row["state"]),
+    ("POLICY", _policy_names),
+    ("IN EFFECT", lambda row: _definition(row["effective_policy_definition"])),
 )
 _EXCHANGES: Final[tuple[Column, ...]] = (
     ("EXCHANGE", lambda row: row["name"] or "(default)"),
@@ -42,6 +56,7 @@ _EXCHANGES: Final[tuple[Column, ...]] = (
     ("TYPE", lambda row: row["type"]),
     ("DURABLE", lambda row: _yes(row["durable"])),
     ("INTERNAL", lambda row: _yes(row["internal"])),
+    ("POLICY", _policy_names),
 )
 _BINDINGS: Final[tuple[Column, ...]] = (
     ("SOURCE", lambda row: row["source"] or "(default)"),
@@ -58,6 +73,22 @@ _CONNECTIONS: Final[tuple[Column, ...]] = (
     ("STATE", lambda row: row["state"]),
     ("CHANNELS", lambda row: f"{row['channels']}"),
 )
+
+
+_POLICIES: Final[tuple[Column, ...]] = (
+    ("POLICY", lambda row: row["name"]),
+    ("VHOST", lambda row: row["vhost"]),
+    ("OF", lambda row: row["of"]),
+    ("PATTERN", lambda row: row["pattern"]),
+    ("APPLY TO", lambda row: row["apply-to"]),
+    ("PRIORITY", lambda row: f"{row['priority']}"),
+    ("DEFINITION", lambda row: _definition(row["definition"])),
+)
+APPLY_TO: Final = (
+    "all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams",
+)  # fmt: skip
+NAMES_SHOWN: Final = 10
+"""Of the objects for which a policy is in effect; the count is exact."""
 
 
 def takes_user(verb: Callable[..., None]) -> Callable[..., None]:
@@ -129,8 +160,131 @@ _add_list(connections, _CONNECTIONS)
 def close(connection: str, reason: str, **where: Any) -> None:
     """Close CONNECTION, named as `connections list` shows it (host:port -> host:port)."""
     path = path_of("connections", connection)
-    _manage("DELETE", path, where, {"x-reason": quote(reason, safe=" '`:,.!?-_/()")})
+    told = {"x-reason": quote(reason, safe=" '`:,.!?-_/()")}
+    _manage("DELETE", path, where, told, what="such connection")
     click.echo(f"connection '{connection}' closed")
+
+
+# ---- policies -----------------------------------------------------------------------------------
+
+
+@click.group("policies", short_help="AMQP policies: list, show, set, clear.")
+def policies() -> None:
+    """See and change the policies of a running broker: arguments of many queues and exchanges."""
+
+
+def _takes_policy(verb: Callable[..., None]) -> Callable[..., None]:
+    """Which policy is meant."""
+    options = (
+        click.option("--operator", "is_operator", is_flag=True, help="One of operators."),
+        click.option("--vhost", default="/", show_default=True, help="Its virtual host."),
+        click.argument("name"),
+    )
+    for option in options:
+        verb = option(verb)
+    return verb
+
+
+@policies.command("list")
+@click.argument("contains", default="")
+@click.option("--vhost", default="", help="Only of this virtual host; empty = all.")
+@as_json
+@takes_user
+@takes_endpoint
+def list_policies(contains: str, *, vhost: str, is_json: bool, **where: Any) -> None:
+    """List policies in which CONTAINS occurs, those of operators as well."""
+    rows = [
+        {"of": who, **row}
+        for who, collection in (("users", "policies"), ("operators", "operator-policies"))
+        for row in _all_rows(collection, vhost, where)
+    ]
+    rows = [row for row in rows if any(contains in shown(row) for _, shown in _POLICIES)]
+    if is_json:
+        print_json(rows)
+    else:
+        print_rows(_POLICIES, rows)
+
+
+@policies.command("show")
+@_takes_policy
+@as_json
+@takes_user
+@takes_endpoint
+def show(name: str, *, vhost: str, is_operator: bool, is_json: bool, **where: Any) -> None:
+    """Show policy NAME, and for which queues and exchanges it is in effect."""
+    row = _manage("GET", _policy_path(vhost, name, is_operator), where, what=f"policy '{name}'")
+    field = "operator_policy" if is_operator else "policy"
+    for kind in ("queues", "exchanges"):
+        objects = _all_rows(kind, vhost, where)
+        row[kind] = [each["name"] for each in objects if each[field] == name]
+    if is_json:
+        print_json(row)
+        return
+    for key, value in row.items():
+        if key in ("queues", "exchanges"):
+            shown = ", ".join([each or "(default)" for each in value[:NAMES_SHOWN]])
+            more = ", ..." if len(value) > NAMES_SHOWN else ""
+            say(f"{key}: {len(value)}" + (f" ({shown}{more})" if value else ""))
+        elif key == "ignored":
+            _say_ignored(value)
+        else:
+            say(f"{key}: {_definition(value) if key == 'definition' else value}")
+
+
+@policies.command("set")
+@_takes_policy
+@click.argument("pattern")
+@click.argument("definition")
+@click.option("--priority", default=0, show_default=True, help="The highest is in effect.")
+@click.option(
+    "--apply-to", type=click.Choice(APPLY_TO), default="all", show_default=True, help="What."
+)
+@takes_user
+@takes_endpoint
+def set_policy(
+    name: str, pattern: str, definition: str, *, vhost: str, is_operator: bool, priority: int,
+    apply_to: str, **where: Any,
+) -> None:  # fmt: skip
+    """Set policy NAME for all whose names PATTERN is found in; DEFINITION is JSON.
+
+    At most one policy, and one of operators, is in effect for a queue or exchange. Of numbers in
+    arguments and policies the smallest counts.
+    """
+    try:
+        wanted = json.loads(definition)
+    except ValueError as problem:
+        raise SettingsError(f"DEFINITION is no JSON ({problem}); as '{_EXAMPLE}'") from None
+    if not isinstance(wanted, dict):
+        raise SettingsError(f"DEFINITION is no JSON object; as '{_EXAMPLE}'")
+    path = _policy_path(vhost, name, is_operator)
+    order = {"pattern": pattern, "definition": wanted, "priority": priority, "apply-to": apply_to}
+    _manage("PUT", path, where, order=order, what=f"virtual host '{vhost}'")
+    say(f"policy '{name}' set")
+    _say_ignored(_manage("GET", path, where, what=f"policy '{name}'")["ignored"])
+
+
+@policies.command("clear")
+@_takes_policy
+@takes_user
+@takes_endpoint
+def clear(name: str, *, vhost: str, is_operator: bool, **where: Any) -> None:
+    """Delete policy NAME; what it set is as it was declared."""
+    path = _policy_path(vhost, name, is_operator)
+    _manage("DELETE", path, where, what=f"policy '{name}' in virtual host '{vhost}'")
+    say(f"policy '{name}' cleared")
+
+
+_EXAMPLE: Final = '{"max-length": 1000}'
+
+
+def _policy_path(vhost: str, name: str, is_operator: bool) -> str:
+    collection = "operator-policies" if is_operator else "policies"
+    return f"{path_of(collection, vhost)}/{quote(name, safe='')}"
+
+
+def _say_ignored(keys: list[str]) -> None:
+    if keys:
+        say(f"without meaning here: {', '.join(keys)}")
 
 
 def _all_rows(collection: str, vhost: str, where: dict[str, Any]) -> list[dict[str, Any]]:
@@ -150,14 +304,20 @@ def _all_rows(collection: str, vhost: str, where: dict[str, Any]) -> list[dict[s
 
 
 def _manage(
-    method: str, path: str, where: dict[str, Any], headers: dict[str, str] | None = None
+    method: str,
+    path: str,
+    where: dict[str, Any],
+    headers: dict[str, str] | None = None,
+    *,
+    order: dict[str, Any] | None = None,
+    what: str = "such virtual host, or no AMQP port",
 ) -> Any:
     """The answer of the management API; a refusal is raised in its words."""
     place = {name: where[name] for name in ("data", "endpoint")}
     login = b64encode(f"{where['user']}:{where['password']}".encode()).decode()
     asking = {"authorization": f"Basic {login}", **(headers or {})}
-    status, answer = send(method, path, at=address(**place), headers=asking)
-    if status in (200, 204):
+    status, answer = send(method, path, order, at=address(**place), headers=asking)
+    if status in (200, 201, 204):
         return answer
     reason = answer.get("reason") or answer.get("error") if isinstance(answer, dict) else answer
     if status == 401:
@@ -166,10 +326,7 @@ def _manage(
             "with the tag management"
         )
     if status == 404:
-        missing = "such connection" if method == "DELETE" else "such virtual host, or no AMQP port"
-        raise NotFound(
-            f"there is no {missing} here ({reason}); the verb `list` shows what there is"
-        )
+        raise NotFound(f"there is no {what} here ({reason}); the verb `list` shows what there is")
     raise PenstockError(f"the broker refused: {reason}")
 
 

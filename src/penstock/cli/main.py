@@ -28,7 +28,8 @@ from penstock.model.errors import (
 
 VERBS: Final = (
     "up", "publish", "consume", "demo", "why", "topics", "groups", "queues", "exchanges",
-    "bindings", "connections", "queries", "settings", "log", "fault", "bench", "interop", "doctor",
+    "bindings", "connections", "policies", "queries", "settings", "log", "fault", "bench",
+    "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
@@ -37,7 +38,7 @@ ELSEWHERE: Final = {
     "bench": "benchmarks.engine.bench",
     "interop": "kit.interop",
     **dict.fromkeys(
-        ("queues", "exchanges", "bindings", "connections"), "penstock.cli.amqp_objects"
+        ("queues", "exchanges", "bindings", "connections", "policies"), "penstock.cli.amqp_objects"
     ),
 }
 """Verbs whose files have other names; ``bench`` and ``interop`` are in a clone only."""
@@ -157,6 +158,14 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "connections close": (
         'connections close "127.0.0.1:51234 -> 127.0.0.1:5672" --reason "too many publishes"',
     ),
+    "policies": ("policies list",),
+    "policies list": ("policies list", "policies list orders --vhost / --json"),
+    "policies show": ("policies show short-lived",),
+    "policies set": (
+        """policies set short-lived "^orders" '{"message-ttl": 60000}' --apply-to queues""",
+        """policies set limits ".*" '{"max-length": 1000000}' --operator""",
+    ),
+    "policies clear": ("policies clear short-lived", "policies clear limits --operator"),
     "queries": ("queries", "queries --json"),
     "queries forget": ("queries forget daily-report",),
     "settings": ("settings", "settings --durability os --json"),

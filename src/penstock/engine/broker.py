@@ -253,6 +253,18 @@ class Engine:
         self._chain.request_turn()
         return topic
 
+    def apply_policies(self, changes: Iterable[tuple[Topic, TopicPolicy]]) -> None:
+        """Other rules for living topics, not stored: who makes them brings them after a restart."""
+        for topic, policy in changes:
+            is_other_ttl = policy.message_ttl_ms != topic.policy.message_ttl_ms
+            self._registry.apply_policy(topic, policy)
+            if topic.limits is not None:
+                self._turns.watch(topic)
+            for subscription in topic.subscriptions.values() if is_other_ttl else ():
+                subscription.ttl_changed()
+        self.queries.registry.look_now()
+        self._chain.request_turn()
+
     def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:
         """A topic goes with its messages and subscriptions, at once; raises ``NotFound``."""
         self._remove_topic(self._registry.topic(name), cause)

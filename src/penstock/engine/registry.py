@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TOPIC_KIND = "topic"
 SUBSCRIPTION_KIND = "subscription"
 SYSTEM_KINDS = (TOPIC_KIND, SUBSCRIPTION_KIND)
+STALE_MAX = 1_000
+"""Outdated times of topics that may expire; then they are cleared away."""
 
 
 class TopicRow(msgspec.Struct, frozen=True):
@@ -119,10 +121,14 @@ class Registry:
                 f"topic '{name}' has priorities up to {topic.policy.max_priority}; "
                 "to change that, delete it and make it anew"
             )
-        topic.policy = policy
-        self._set_limits(topic)
+        self.apply_policy(topic, policy)
         self.save_topic(topic)
         return topic
+
+    def apply_policy(self, topic: Topic, policy: TopicPolicy) -> None:
+        """The same until the process ends."""
+        topic.policy = policy
+        self._set_limits(topic)
 
     def topic(self, name: TopicName) -> Topic:
         """The topic of that name; raises ``NotFound``."""
@@ -379,8 +385,14 @@ class UnusedTopics:
         return self._heap[0][0] if self._heap else None
 
     def _arm(self, topic: Topic, now_ms: int) -> None:
-        at_ms = self._armed[topic.topic_id] = _end_ms(topic, now_ms)
+        at_ms = _end_ms(topic, now_ms)
+        if self._armed.get(topic.topic_id) == at_ms:
+            return
+        self._armed[topic.topic_id] = at_ms
         heappush(self._heap, (at_ms, topic.topic_id))
+        if len(self._heap) > 2 * len(self._armed) + STALE_MAX:
+            self._heap[:] = [(when_ms, each) for each, when_ms in self._armed.items()]
+            heapify(self._heap)
 
 
 def _end_ms(topic: Topic, now_ms: int) -> int:

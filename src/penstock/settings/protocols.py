@@ -37,6 +37,9 @@ class AmqpSettings:
     vhosts_max: int = setting(1_000, "Virtual hosts of the broker")
     exchanges_max: int = setting(20_000, "Exchanges of all virtual hosts together")
     bindings_max: int = setting(500_000, "Bindings of all virtual hosts together")
+    policies_max: int = setting(
+        1_000, "Policies of all virtual hosts together, those of operators included"
+    )
     arguments_bytes_max: int = setting(
         16 * KIB, "Arguments of one queue, exchange, binding or consumer, as they came"
     )
@@ -63,6 +66,7 @@ class AmqpSettings:
             ("vhosts_max", 1, 1 << 31),
             ("exchanges_max", 1, 1 << 31),
             ("bindings_max", 1, 1 << 31),
+            ("policies_max", 1, 1 << 31),
             ("arguments_bytes_max", 1, 1 << 31),
             ("consumer_timeout_ms", 0, 1 << 40),
             ("pending_publishes_max", 0, 1 << 31),

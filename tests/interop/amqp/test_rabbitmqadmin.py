@@ -99,7 +99,7 @@ def test_definitions_are_exported_and_imported_as_often_as_one_likes(admin, list
     admin("import", whole)
     document = json.loads(Path(whole).read_text())
     # Something of RabbitMQ's that is ignored: an answer with a body is a yes all the same.
-    document["policies"] = [{"name": "p", "vhost": "/", "pattern": ".*", "definition": {}}]
+    document["topic_permissions"] = [{"user": "guest", "vhost": "/", "exchange": "e"}]
     Path(whole).write_text(json.dumps(document))
     admin("import", whole)
     assert {"vhost": "team", "name": "kept"} in listed("queues", "vhost", "name")
@@ -108,8 +108,29 @@ def test_definitions_are_exported_and_imported_as_often_as_one_likes(admin, list
     admin("delete", "vhost", "name=team")
 
 
+def test_policies_are_declared_listed_and_deleted(admin, listed):
+    admin("declare", "queue", "name=orders.new")
+    wanted = {"max-length": 5}
+    admin(
+        "declare", "policy", "name=short", "pattern=^orders", f"definition={json.dumps(wanted)}",
+        "apply-to=queues", "priority=2",
+    )  # fmt: skip
+    admin("declare", "operator_policy", "name=op", "pattern=.*", 'definition={"expires": 90000}')
+    (row,) = listed("policies")
+    assert (row["name"], row["apply-to"], row["priority"]) == ("short", "queues", 2)
+    (row,) = [each for each in listed("queues") if each["name"] == "orders.new"]
+    assert (row["policy"], row["operator_policy"]) == ("short", "op")
+    told = admin(
+        "declare", "policy", "name=p", "pattern=.*", 'definition={"odd": 1}', is_refused=True
+    )
+    assert "'odd' is not known here" in told
+    admin("delete", "policy", "name=short")
+    admin("delete", "operator_policy", "name=op")
+    admin("delete", "queue", "name=orders.new")
+    assert listed("policies") == listed("operator_policies") == []
+
+
 def test_what_is_not_here_is_refused_in_a_sentence(admin, listed):
-    told = admin("declare", "policy", "name=p", "pattern=.*", "definition={}", is_refused=True)
-    assert "there are no policies here" in told
-    assert listed("policies") == []
+    admin("declare", "parameter", "component=c", "name=p", "value={}", is_refused=True)
+    assert listed("parameters") == []
     admin("delete", "queue", "name=none", is_refused=True)

@@ -10,7 +10,7 @@ virtual host has (``topology/vhost.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.context import AmqpContext
@@ -31,6 +31,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.connection import AmqpConnection
+    from penstock.adapters.amqp.topology.policies import Policy
 
 VHOST_KIND: Final = "amqp.vhost"
 LOOK_MS: Final = 60_000
@@ -52,6 +53,7 @@ class AmqpBroker:
         self.settings: Final = settings.amqp
         self.timers: Final = Timers()
         self.timers.add(self.context.client_log)
+        self.timers.add(PolicyUpdates(self))
         self.gone: Final = DeliveryCounters()
         """What vhosts counted that are dropped."""
         self.connections: Final[dict[ConnectionId, AmqpConnection]] = {}
@@ -107,6 +109,17 @@ class AmqpBroker:
         self.engine.define(VHOST_KIND, name, None)
         return True
 
+    def put_policies(self, vhost: VirtualHost, policies: Sequence[tuple[bool, Policy]]) -> None:
+        """All of these (is_operator, policy) in a vhost; raises for the first that cannot be."""
+        vhost.put_policies(policies)
+        self.timers.reschedule()
+
+    def delete_policy(self, vhost: VirtualHost, name: str, *, is_operator: bool) -> bool:
+        """One goes; False when there is none."""
+        is_deleted = vhost.delete_policy(name, is_operator=is_operator)
+        self.timers.reschedule()
+        return is_deleted
+
     def enter(self, connection: AmqpConnection) -> None:
         """A connection has opened its virtual host."""
         self.connections[connection.connection_id] = connection
@@ -142,6 +155,27 @@ class AmqpBroker:
         vhost = self.vhost_of(topic)
         if vhost is not None:
             vhost.queues.removed(topic)
+
+
+class PolicyUpdates:
+    """Puts changed policies into effect on living objects: a task of the timers.
+
+    A slice of one vhost at a time, with turns of the broker and of its sockets in between.
+    """
+
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
+
+    def next_deadline_ms(self) -> int | None:
+        """At once while something is to be done."""
+        vhosts = self._broker.vhosts.values()
+        return 0 if any(vhost.sweep.is_running for vhost in vhosts) else None
+
+    def due(self, _now_ms: int) -> None:
+        for vhost in self._broker.vhosts.values():
+            if vhost.sweep.is_running:
+                vhost.sweep.run_slice()
+                return
 
 
 class ConsumerTimeouts:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 USER_KIND: Final = "amqp.user"
 GUEST: Final = "guest"
 ADMINISTRATOR: Final = "administrator"
+POLICYMAKER: Final = "policymaker"
 IMPERSONATOR: Final = "impersonator"
 MANAGEMENT_TAGS: Final = frozenset(("administrator", "monitoring", "policymaker", "management"))
 """Any of these opens the management API."""
@@ -74,6 +75,11 @@ class User(msgspec.Struct, frozen=True):
     def is_administrator(self) -> bool:
         """True when it may change users, vhosts and definitions."""
         return ADMINISTRATOR in self.tags
+
+    @property
+    def is_policymaker(self) -> bool:
+        """True when it may change policies, but those of operators."""
+        return self.is_administrator or POLICYMAKER in self.tags
 
     @property
     def is_impersonator(self) -> bool:

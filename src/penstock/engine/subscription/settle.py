@@ -126,7 +126,8 @@ class Settler:
         self, cursor: QueueCursor, offsets: Iterable[int], *, delay_ms: int = 0, is_counted: bool
     ) -> int:
         """Back to their original places (after a while, if asked); returns how many entries."""
-        limit = self._options.delivery_limit or cursor.queue.topic.policy.delivery_limit
+        limits = (self._options.delivery_limit, cursor.queue.topic.policy.delivery_limit)
+        limit = min((each for each in limits if each), default=0)
         rejected: list[int] = []
         moved = 0
         if delay_ms <= 0:

@@ -312,6 +312,12 @@ class Subscription:
         if cursor.head_deadline_ms != before_ms:
             self._host.wake(self)
 
+    def ttl_changed(self) -> None:
+        """Messages live longer or shorter from now on: those at the head are looked at again."""
+        for cursor in self._cursors:
+            cursor.head_offset = -1
+        self._host.wake(self)
+
     def dispatch(self, messages_max: int) -> int:
         """One round: hand out what is ready, at most so many; returns messages moved.
 

@@ -1,9 +1,10 @@
 """The management API of one AMQP broker: RabbitMQ's paths, found in one table.
 
 Every path that RabbitMQ's tools use and we have is in the table of one of three files: ``clients``
-(totals, the node, health, connections, channels), ``topology`` (vhosts, users, exchanges, bindings,
-definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts; ``*`` stands for a
-name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
+(totals, the node, health, connections, channels), ``topology`` (vhosts, users, policies, exchanges,
+bindings, definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts; ``*``
+stands for a name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with
+other words.
 
 A handler gets the request and the names in its path. It returns JSON content for 200,
 ``EmptyResponse`` for 201 and 204, ``HealthCheckFailed`` for 503, or raises: ``ApiError`` as it is,

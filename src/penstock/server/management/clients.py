@@ -63,7 +63,7 @@ from penstock.server.management.request import (
 CLOSED: Final = "Closed via management plugin"
 AMQP: Final = "amqp"
 EMPTY: Final = (
-    "policies", "operator-policies", "parameters", "global-parameters", "topic-permissions",
+    "parameters", "global-parameters", "topic-permissions",
     "vhost-limits", "user-limits", "extensions", "federation-links", "shovels",
 )  # fmt: skip
 """Lists that tools ask for and that are always empty here."""

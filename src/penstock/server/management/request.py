@@ -118,6 +118,11 @@ class ApiContext:
         """Return once everything changed so far would survive a crash."""
         await self._wait_for(self.broker.engine.after_durable, "durable")
 
+    async def in_effect(self, vhost: VirtualHost) -> None:
+        """Return once every change of policies so far holds for all that lives in a vhost."""
+        if vhost.sweep.is_running:
+            await self._wait_for(vhost.sweep.after, "in effect")
+
     async def gone(self, queue: AmqpQueue) -> None:
         """Return once a queue that is being deleted has stored its dead letters, and is gone."""
         if not queue.is_deleted:

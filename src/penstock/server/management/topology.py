@@ -1,4 +1,4 @@
-"""Vhosts, users, exchanges, bindings and definitions.
+"""Vhosts, users, policies, exchanges, bindings and definitions.
 
 ======  ==================================================  =====================================
 GET     /api/vhosts, /api/vhosts/V                          vhosts; PUT makes, DELETE removes
@@ -6,6 +6,10 @@ GET     /api/users, /api/users/NAME                         users; PUT {"passwor
 POST    /api/users/bulk-delete                              {"users": [NAME, ...]}
 GET     /api/permissions, /api/permissions/V/NAME           who may use which vhost: everybody each;
                                                             DELETE denies one, PUT allows it again
+GET     /api/policies, /api/policies/V                      policies, and /api/operator-policies...
+GET     /api/policies/V/NAME                                one, and which of its keys mean nothing
+                                                            here; PUT {"pattern", "definition",
+                                                            "priority", "apply-to"}, DELETE
 GET     /api/exchanges, /api/exchanges/V                    exchanges
 GET     /api/exchanges/V/NAME                               one; PUT declares, DELETE ?if-unused
 GET     /api/exchanges/V/NAME/bindings/source, destination  its bindings
@@ -32,6 +36,7 @@ from penstock.adapters.amqp.management.definitions import (
     BindingDefinition,
     Definitions,
     ExchangeDefinition,
+    PolicyDefinition,
     UserDefinition,
     export_definitions,
     ignored_parts,
@@ -45,16 +50,19 @@ from penstock.adapters.amqp.management.views import (
     all_bindings,
     binding_view,
     exchange_view,
+    policy_view,
     user_view,
     vhost_view,
 )
 from penstock.adapters.amqp.topology.exchange import Exchange
 from penstock.adapters.amqp.topology.matching import Binding, Destination, to_exchange, to_queue
+from penstock.adapters.amqp.topology.policies import Policy
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.adapters.amqp.users import USERS_MAX, User
 from penstock.server.management.request import (
     ANY,
     ApiContext,
+    ApiError,
     ApiRequest,
     EmptyResponse,
     RouteTable,
@@ -67,6 +75,7 @@ from penstock.wire.amqp.codes import AmqpError
 
 _log = logging.getLogger(__name__)
 
+OPERATOR_POLICIES: Final = "operator-policies"
 IGNORED: Final = "ignored, for there is no such thing here"
 
 
@@ -224,6 +233,71 @@ async def _permissions(
     return await paged(request, pairs, lambda pair: permission_view(*pair))
 
 
+async def policies(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
+    """Policies of users or of operators, as the path says."""
+    pairs = [
+        (each, policy)
+        for each in _vhosts(api, vhost_name)
+        for policy in each.policies.all(is_operator=_is_operators(request))
+    ]
+    return await paged(request, pairs, lambda pair: _policy_row(*pair))
+
+
+async def policy(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> dict[str, Any]:
+    found = api.vhost(vhost_name)
+    wanted = found.policies.get(name, is_operator=_is_operators(request))
+    if wanted is None:
+        raise not_found()
+    return _policy_row(found, wanted)
+
+
+async def put_policy(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    """Answered when it is in effect for all that lives, and would survive a crash."""
+    is_operator = _check_policymaker(request)
+    found = api.vhost(vhost_name)
+    wanted = await request.body(PolicyDefinition)
+    wanted.name = name
+    is_new = found.policies.get(name, is_operator=is_operator) is None
+    api.broker.put_policies(found, [(is_operator, wanted.policy)])
+    await api.in_effect(found)
+    await api.durable()
+    return EmptyResponse(is_new)
+
+
+async def delete_policy(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    is_operator = _check_policymaker(request)
+    found = api.vhost(vhost_name)
+    if not api.broker.delete_policy(found, name, is_operator=is_operator):
+        raise not_found()
+    await api.in_effect(found)
+    await api.durable()
+    return EmptyResponse()
+
+
+def _policy_row(vhost: VirtualHost, policy: Policy) -> dict[str, Any]:
+    return {**policy_view(vhost, policy), "ignored": policy.ignored}
+
+
+def _is_operators(request: ApiRequest) -> bool:
+    return request.path[0] == OPERATOR_POLICIES
+
+
+def _check_policymaker(request: ApiRequest) -> bool:
+    """Raise unless the user may change policies of this kind; True for those of operators."""
+    if _is_operators(request):
+        request.check_administrator()
+        return True
+    if not request.user.is_policymaker:
+        raise ApiError(403, "not_authorised", "Not policymaker user")
+    return False
+
+
 async def exchanges(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
     pairs = [
         (each, exchange)
@@ -338,6 +412,8 @@ async def import_document(
     except AmqpError as error:
         # Whatever is missing is missing in the document: never a 404.
         raise bad_request(reason_of(error)) from None
+    for each in _vhosts(api, vhost_name):
+        await api.in_effect(each)
     await api.durable()
     ignored = ignored_parts(document, host)
     if not ignored:
@@ -398,6 +474,7 @@ async def _binding_rows(request: ApiRequest, vhost: VirtualHost, found: list[Bin
     return await paged(request, found, lambda each: binding_view(vhost, each))
 
 
+_POLICIES: Final = ("policies", OPERATOR_POLICIES)
 _BETWEEN: Final = ("bindings", ANY, "e", ANY, ANY, ANY)
 
 TOPOLOGY_ROUTES: Final[RouteTable] = {
@@ -416,6 +493,11 @@ TOPOLOGY_ROUTES: Final[RouteTable] = {
     ("DELETE", ("permissions", ANY, ANY)): delete_permission,
     ("GET", ("users", ANY, "permissions")): user_permissions,
     ("GET", ("vhosts", ANY, "permissions")): vhost_permissions,
+    **{("GET", (kind,)): policies for kind in _POLICIES},
+    **{("GET", (kind, ANY)): policies for kind in _POLICIES},
+    **{("GET", (kind, ANY, ANY)): policy for kind in _POLICIES},
+    **{("PUT", (kind, ANY, ANY)): put_policy for kind in _POLICIES},
+    **{("DELETE", (kind, ANY, ANY)): delete_policy for kind in _POLICIES},
     ("GET", ("exchanges",)): exchanges,
     ("GET", ("exchanges", ANY)): exchanges,
     ("GET", ("exchanges", ANY, ANY)): exchange,

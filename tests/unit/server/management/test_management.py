@@ -46,6 +46,73 @@ def test_a_user_without_tag_may_not_look_and_one_without_the_right_tag_not_chang
     assert looker("GET", "/api/definitions")[0] == 403
 
 
+# Policies.
+
+LENGTH = {"pattern": "^q", "definition": {"max-length": 5}}
+
+
+def test_policies_are_put_shown_and_deleted_and_shown_where_they_are_in_effect(tool):
+    put(tool, "/api/queues/%2F/q1", {"arguments": {"x-max-length": 9}})
+    put(tool, "/api/queues/%2F/other")
+    put(tool, "/api/policies/%2F/short", LENGTH)
+    more = {"pattern": "1$", "priority": "2", "apply-to": "queues", "definition": {"expires": 9000}}
+    put(tool, "/api/operator-policies/%2F/limits", more)
+    assert tool("PUT", "/api/policies/%2F/short", LENGTH)[0] == 204
+    row = {"vhost": "/", "name": "short", "priority": 0, "apply-to": "all", "ignored": [], **LENGTH}
+    assert tool.get("/api/policies") == tool.get("/api/policies/%2F") == [row]
+    assert tool.get("/api/policies/%2F/short") == row
+    (found,) = tool.get("/api/operator-policies")
+    assert (found["name"], found["priority"], found["apply-to"]) == ("limits", 2, "queues")
+    shown = tool.get("/api/queues/%2F/q1")
+    assert (shown["policy"], shown["operator_policy"]) == ("short", "limits")
+    assert shown["effective_policy_definition"] == {"max-length": 5, "expires": 9000}
+    assert shown["arguments"] == {"x-max-length": 9}
+    other = tool.get("/api/queues/%2F/other")
+    assert (other["policy"], other["effective_policy_definition"]) == (None, {})
+    assert tool("DELETE", "/api/operator-policies/%2F/limits")[0] == 204
+    assert tool("DELETE", "/api/operator-policies/%2F/limits")[0] == 404
+    assert tool.get("/api/queues/%2F/q1")["operator_policy"] is None
+    for path in ("/api/policies/%2F/none", "/api/policies/none", "/api/operator-policies/none/x"):
+        assert tool("GET", path)[0] == 404
+
+
+def test_an_exchange_shows_its_policy_too(tool):
+    order = {"pattern": "^amq.topic$", "definition": {"alternate-exchange": "amq.fanout"}}
+    put(tool, "/api/policies/%2F/rest", order)
+    shown = tool.get("/api/exchanges/%2F/amq.topic")
+    assert (shown["policy"], shown["operator_policy"]) == ("rest", None)
+    assert shown["effective_policy_definition"] == order["definition"]
+    assert tool.get("/api/exchanges/%2F/amq.direct")["policy"] is None
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ({"pattern": "^q", "definition": {"no-such": 1}}, "'no-such' is not known here"),
+        ({"pattern": "^q", "definition": {}}, "definition is empty"),
+        ({"pattern": "(a+)+b", "definition": {"expires": 1}}, "may take too long"),
+        ({"definition": {"expires": 1}}, "pattern"),
+        ({"pattern": "^q", "definition": {"expires": 1}, "apply-to": "cats"}, "apply-to"),
+        ({"pattern": "^q", "definition": {"expires": 1}, "priority": "high"}, "priority"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_a_400_with_a_sentence(tool, order, told):
+    status, answer = tool("PUT", "/api/policies/%2F/p", order)
+    assert status == 400
+    assert told in answer["reason"]
+    assert tool.get("/api/policies") == []
+
+
+def test_policymakers_change_policies_and_only_administrators_those_of_operators(bench, tool):
+    for tag, statuses in (("management", (403, 403)), ("policymaker", (201, 403))):
+        bench.broker.users.add(tag, "x", [tag])
+        their = Tool(bench, f"{tag}:x")
+        assert their("PUT", "/api/policies/%2F/p", LENGTH)[0] == statuses[0]
+        assert their("PUT", "/api/operator-policies/%2F/p", LENGTH)[0] == statuses[1]
+    assert Tool(bench, "management:x")("DELETE", "/api/policies/%2F/p")[0] == 403
+    assert tool("DELETE", "/api/policies/%2F/p")[0] == 204
+
+
 # Topology.
 
 
@@ -170,14 +237,17 @@ def test_an_import_says_what_of_it_was_ignored_and_so_does_the_log(tool, caplog)
     assert tool("POST", "/api/definitions", document) == (204, None)
     assert not caplog.records
     document["permissions"] += [{"user": "ada", "vhost": "/", **everything, "read": ""}]
-    document["policies"] = [{"name": "ha", "vhost": "/"}, {"name": "ttl", "vhost": "/"}]
+    keys = {"ha-mode": "all", "max-length": 9}
+    document["policies"] = [{"name": "ha", "vhost": "/", "pattern": "^a", "definition": keys}]
+    document["topic_permissions"] = [{"user": "ada", "vhost": "/"}]
     status, told = tool("POST", "/api/definitions", document)
     assert status == 200
     assert told["ignored"] == [
-        {"kind": "policies", "count": 2, "names": ["ha", "ttl"]},
+        {"kind": "policy_keys", "count": 1, "names": ["ha ha-mode"]},
         {"kind": "permissions", "count": 1, "names": ["ada /"]},
+        {"kind": "topic_permissions", "count": 1, "names": ["ada /"]},
     ]
-    parts = "policies: 2 (ha, ttl); permissions: 1 (ada /)"
+    parts = "policy_keys: 1 (ha ha-mode); permissions: 1 (ada /); topic_permissions: 1 (ada /)"
     reason = f"ignored, for there is no such thing here: {parts}. The rest was imported."
     assert told["reason"] == reason
     (record,) = caplog.records
@@ -468,11 +538,10 @@ def test_text_is_taken_for_numbers_and_booleans_as_rabbitmqs_own_tool_writes_the
 
 
 def test_checks_and_lists_of_what_is_not_here(tool):
-    assert tool.get("/api/policies/%2F") == []
-    assert tool("GET", "/api/policies/%2F/p")[0] == 404
+    assert tool.get("/api/parameters") == []
     assert tool("DELETE", "/api/parameters/c/%2F/p")[0] == 404
-    status, told = tool("PUT", "/api/policies/%2F/p", {"pattern": ".*", "definition": {}})
-    assert (status, told["reason"]) == (400, "there are no policies here")
+    status, told = tool("PUT", "/api/parameters/c/%2F/p", {"value": {}})
+    assert (status, told["reason"]) == (400, "there are no parameters here")
     assert tool.get("/api/health/checks/port-listener/5672") == {"status": "ok"}
     assert tool.get("/api/health/checks/protocol-listener/amqp") == {"status": "ok"}
     assert tool("GET", "/api/health/checks/port-listener/1")[0] == 503

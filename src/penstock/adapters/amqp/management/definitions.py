@@ -1,9 +1,10 @@
 """Definitions as one JSON document, in RabbitMQ's shape: for backup, and for moving in.
 
-Exported are users (with their hashes, never passwords), vhosts, exchanges, queues and bindings, all
-but what nobody can make (the default exchange, ``amq.*``) and what ends with a connection. Imported
-is the same; permissions, policies, parameters and limits of a RabbitMQ export are ignored, for
-there is nothing here that they could change, and whoever imports them is told (``ignored_parts``).
+Exported are users (with their hashes, never passwords), vhosts, policies, exchanges, queues and
+bindings, all but what nobody can make (the default exchange, ``amq.*``) and what ends with a
+connection. Operators' policies are parameters there, as RabbitMQ has it. Imported is the same;
+permissions, other parameters and limits of a RabbitMQ export are ignored, for there is nothing here
+that they could change, and whoever imports them is told (``ignored_parts``).
 
 An import is all or nothing, also through a crash: the document is checked as a whole before
 anything is made. What is there already must be equivalent, as for a client that declares it: then
@@ -23,7 +24,13 @@ from penstock.adapters.amqp.exchange_commands import (
     declare_exchange,
     known_kind,
 )
-from penstock.adapters.amqp.management.views import binding_view, exchange_view, plain, user_view
+from penstock.adapters.amqp.management.views import (
+    binding_view,
+    exchange_view,
+    plain,
+    policy_view,
+    user_view,
+)
 from penstock.adapters.amqp.topology.exchange import PREDECLARED, Exchange, no_exchange, predeclared
 from penstock.adapters.amqp.topology.matching import (
     MATCHERS,
@@ -33,6 +40,7 @@ from penstock.adapters.amqp.topology.matching import (
     to_exchange,
     to_queue,
 )
+from penstock.adapters.amqp.topology.policies import ALL, Policy, check_policies
 from penstock.adapters.amqp.topology.queue import (
     KNOWN,
     check_equivalent_arguments,
@@ -57,6 +65,8 @@ if TYPE_CHECKING:
     from penstock.engine.topic import Topic
 
 ANYTHING: Final = ".*"
+OPERATOR_POLICY: Final = "operator_policy"
+"""The component of parameters that are operators' policies."""
 
 IGNORED_NAMES_MAX: Final = 10
 """Of each kind; the count is exact."""
@@ -95,8 +105,12 @@ def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> 
         ]
         document["topic_permissions"] = []
         document["global_parameters"] = []
-    document["parameters"] = []
-    document["policies"] = []
+    document["parameters"] = [
+        _parameter(host, each) for host in vhosts for each in host.policies.all(is_operator=True)
+    ]
+    document["policies"] = [
+        policy_view(host, each) for host in vhosts for each in host.policies.all(is_operator=False)
+    ]
     document["queues"] = [_queue(each) for host in vhosts for each in _queues(host)]
     document["exchanges"] = [
         _exchange(host, each)
@@ -106,7 +120,7 @@ def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> 
     ]
     document["bindings"] = [each for host in vhosts for each in _bindings(host)]
     if vhost is not None:
-        for kind in ("queues", "exchanges", "bindings"):
+        for kind in ("parameters", "policies", "queues", "exchanges", "bindings"):
             for row in document[kind]:
                 del row["vhost"]
     return document
@@ -133,6 +147,8 @@ def import_definitions(
     def vhost_of(named: str) -> VirtualHost:
         return vhost if vhost is not None else broker.vhosts[named]
 
+    for named, policies in _policies(document, vhost).items():
+        broker.put_policies(vhost_of(named), policies)
     for exchange in document.exchanges:
         make_exchange(vhost_of(exchange.vhost), exchange)
     for queue in document.queues:
@@ -164,12 +180,18 @@ def ignored_parts(document: Definitions, vhost: VirtualHost | None = None) -> li
     if vhost is not None:
         found["users"] = [each.name for each in document.users]
         found["vhosts"] = [each.name for each in document.vhosts]
-    found["policies"] = _names(document.policies, "name")
+    found["policy_keys"] = [
+        f"{each.name} {key}"
+        for policies in _policies(document, vhost).values()
+        for _, each in policies
+        for key in each.ignored
+    ]
     found["permissions"] = _names(
         [each for each in _rows(document.permissions) if not _is_everything(each)], "user", "vhost"
     )
     found["topic_permissions"] = _names(document.topic_permissions, "user", "vhost")
-    found["parameters"] = _names(document.parameters, "component", "name")
+    others = [each for each in _rows(document.parameters) if not _is_operator_policy(each)]
+    found["parameters"] = _names(others, "component", "name")
     found["global_parameters"] = _names(document.global_parameters, "name")
     if vhost is None:
         found["user_limits"] = [each.name for each in document.users if each.limits]
@@ -206,6 +228,38 @@ def _is_everything(permission: Any) -> bool:
     return isinstance(permission, dict) and all(
         permission.get(what) == ANYTHING for what in ("configure", "write", "read")
     )
+
+
+def _is_operator_policy(parameter: Any) -> bool:
+    return isinstance(parameter, dict) and parameter.get("component") == OPERATOR_POLICY
+
+
+def _policies(
+    document: Definitions, vhost: VirtualHost | None
+) -> dict[str, list[tuple[bool, Policy]]]:
+    """(is_operator, policy), by vhost; raises ``ValueError`` for one without the shape of one."""
+    found: dict[str, list[tuple[bool, Policy]]] = {}
+    for each in document.policies:
+        name = each.vhost if vhost is None else vhost.name
+        found.setdefault(name, []).append((False, each.policy))
+    for row in _rows(document.parameters):
+        if _is_operator_policy(row):
+            wanted = msgspec.convert(row.get("value"), type=PolicyDefinition, strict=False)
+            wanted.name = str(row.get("name", ""))
+            name = str(row.get("vhost", "")) if vhost is None else vhost.name
+            found.setdefault(name, []).append((True, wanted.policy))
+    return found
+
+
+def _parameter(vhost: VirtualHost, policy: Policy) -> dict[str, Any]:
+    value = policy_view(vhost, policy)
+    del value["vhost"], value["name"]
+    return {
+        "vhost": vhost.name,
+        "component": OPERATOR_POLICY,
+        "name": policy.name,
+        "value": value,
+    }
 
 
 def make_vhost(broker: AmqpBroker, name: str) -> VirtualHost:
@@ -260,7 +314,7 @@ def _queue(queue: AmqpQueue) -> dict[str, Any]:
 
 def _exchange(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     row = exchange_view(vhost, exchange)
-    del row["policy"]
+    del row["policy"], row["operator_policy"], row["effective_policy_definition"]
     return row
 
 
@@ -380,6 +434,27 @@ class BindingDefinition(msgspec.Struct):
         return to_exchange(self.destination) if is_exchange else to_queue(self.destination)
 
 
+class PolicyDefinition(msgspec.Struct):
+    """One policy, of a user or of an operator."""
+
+    pattern: str
+    definition: Arguments
+    name: str = ""
+    vhost: str = ""
+    priority: int = 0
+    apply_to: str = msgspec.field(default=ALL, name="apply-to")
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            name=self.name,
+            pattern=self.pattern,
+            definition=dict(self.definition),
+            priority=self.priority,
+            apply_to=self.apply_to,
+        )
+
+
 class Definitions(msgspec.Struct):
     """The document; parts without a shape of their own are ignored (``ignored_parts``)."""
 
@@ -392,7 +467,7 @@ class Definitions(msgspec.Struct):
     topic_permissions: Any = None
     parameters: Any = None
     global_parameters: Any = None
-    policies: Any = None
+    policies: list[PolicyDefinition] = []
 
 
 def fitting(name: str) -> str:
@@ -431,8 +506,8 @@ class _DefinitionsCheck:
     """Whether a document can be made as a whole, found out without making anything.
 
     Every part is judged by the same rules as a client's declaration, against what is there and what
-    the document itself has before it: vhosts, then exchanges, queues and bindings. Limits are those
-    that hold when all of it is made. The first part that cannot be is an error that names it.
+    the document itself has before it: vhosts, policies, exchanges, queues and bindings. Limits are
+    those that hold when all of it is made. The first part that cannot be is an error that names it.
 
     Invariant: after a check that raises nothing, making the document raises nothing.
     """
@@ -459,6 +534,7 @@ class _DefinitionsCheck:
                 check_vhost_name(vhost.name)
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
         broker.limits.check_vhosts(len(self._new_vhosts))
+        self._policies(document)
         for exchange in document.exchanges:
             self._exchange(self._vhost_of(exchange.vhost), exchange)
         new_exchanges = len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts)
@@ -470,6 +546,16 @@ class _DefinitionsCheck:
         for binding in document.bindings:
             self._binding(self._vhost_of(binding.vhost), binding)
         broker.limits.check_bindings(len(self._bindings))
+
+    def _policies(self, document: Definitions) -> None:
+        limits, new_policies = self._broker.limits, 0
+        for named, policies in _policies(document, self._vhost).items():
+            there = self._broker.vhosts.get(self._vhost_of(named))
+            known = None if there is None else there.policies
+            check_policies(policies, known, limits.arguments_bytes_max)
+            names = {(is_operator, each.name) for is_operator, each in policies}
+            new_policies += len(names) if known is None else known.new_names(policies)
+        limits.check_policies(new_policies)
 
     def _vhost_of(self, named: str) -> str:
         """The name of the vhost that a part is in."""

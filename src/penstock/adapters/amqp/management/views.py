@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.ports import ChannelPort, ConnectionPort
     from penstock.adapters.amqp.topology.exchange import Exchange
+    from penstock.adapters.amqp.topology.policies import EffectivePolicy, Policy
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.users import User
@@ -196,7 +197,27 @@ def exchange_view(
         "auto_delete": exchange.is_auto_delete,
         "internal": exchange.is_internal,
         "arguments": plain(exchange.arguments),
-        "policy": None,
+        **_policy_fields(exchange.policy),
+    }
+
+
+def policy_view(vhost: VirtualHost, policy: Policy) -> dict[str, Any]:
+    """One policy, of a user or of an operator."""
+    return {
+        "vhost": vhost.name,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": policy.definition,
+        "priority": policy.priority,
+    }
+
+
+def _policy_fields(policy: EffectivePolicy) -> dict[str, Any]:
+    return {
+        "policy": policy.name,
+        "operator_policy": policy.operator,
+        "effective_policy_definition": policy.definition,
     }
 
 
@@ -235,9 +256,7 @@ def queue_view(
         "consumer_capacity": utilisation or 0.0,
         "exclusive_consumer_tag": None,
         "single_active_consumer_tag": None,
-        "policy": None,
-        "operator_policy": None,
-        "effective_policy_definition": {},
+        **_policy_fields(queue.policy),
         "owner_pid_details": connection_details(owner) if owner is not None else None,
         "message_stats": rates.details(key, statistics, ("publish", *DELIVERY_COUNTERS)),
     }

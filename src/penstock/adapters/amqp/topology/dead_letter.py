@@ -125,7 +125,7 @@ def dead_letter_router_of(
     context: AmqpContext, router: Router, queue: AmqpQueue
 ) -> ExchangeDeadLetterRouter | None:
     """Where dead letters of this queue go; None when it has no dead-letter exchange."""
-    arguments = queue.arguments
+    arguments = queue.in_effect
     exchange = arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is None:
         return None

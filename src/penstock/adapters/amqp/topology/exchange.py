@@ -24,6 +24,7 @@ from penstock.adapters.amqp.topology.matching import (
     Matcher,
     to_exchange,
 )
+from penstock.adapters.amqp.topology.policies import NO_POLICY, EffectivePolicy
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import decode_table, encode_table
 
@@ -57,6 +58,7 @@ class Exchange:
         "kind",
         "matcher",
         "name",
+        "policy",
         "was_bound",
     )
 
@@ -78,9 +80,10 @@ class Exchange:
         self.is_internal: Final = is_internal
         """Only other exchanges may publish to it."""
         self.arguments: Final[dict[str, Any]] = arguments or {}
-        alternate = self.arguments.get(ALTERNATE)
-        self.alternate: Final = alternate if isinstance(alternate, str) else None
+        self.alternate: str | None = None
         """The exchange that gets what this one has no binding for."""
+        self.policy = NO_POLICY
+        self.set_policy(NO_POLICY)
         self.matcher: Final[Matcher] = MATCHERS[kind]()
         self.bindings: Final[dict[BindingKey, Binding]] = {}
         """Those of which it is the source; changed by ``Bindings`` only."""
@@ -88,6 +91,13 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self.name!r} {self.kind}>"
+
+    def set_policy(self, policy: EffectivePolicy) -> bool:
+        """Other policies are in effect; True when it may lead elsewhere now."""
+        before, self.policy = self.alternate, policy
+        alternate = self.arguments.get(ALTERNATE, policy.definition.get(ALTERNATE))
+        self.alternate = alternate if isinstance(alternate, str) else None
+        return self.alternate != before
 
     @property
     def is_reserved(self) -> bool:

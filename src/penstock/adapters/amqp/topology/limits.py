@@ -26,6 +26,9 @@ class CountedVhost(Protocol):
     @property
     def binding_count(self) -> int: ...
 
+    @property
+    def policy_count(self) -> int: ...
+
 
 class TopologyLimits:
     """The limits of one broker, and what its vhosts have used of them."""
@@ -50,6 +53,16 @@ class TopologyLimits:
         limit = self._settings.bindings_max
         if more and sum(each.binding_count for each in self._vhosts.values()) + more > limit:
             raise _reached(f"there are {limit} bindings", "bindings_max")
+
+    def check_policies(self, more: int = 1) -> None:
+        """The same for policies, those of operators included."""
+        limit = self._settings.policies_max
+        if more and sum(each.policy_count for each in self._vhosts.values()) + more > limit:
+            raise _reached(f"there are {limit} policies", "policies_max")
+
+    @property
+    def arguments_bytes_max(self) -> int:
+        return self._settings.arguments_bytes_max
 
     def check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raise when arguments are too large to be kept."""

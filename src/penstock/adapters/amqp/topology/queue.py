@@ -4,9 +4,9 @@ A topic that another protocol made is a queue, too, as soon as somebody asks for
 subscription is made when a client declares the queue or wants messages of it, and begins at the
 end: a publisher alone changes nothing for the topic.
 
-A new argument is a name in ``KNOWN``, a row of ``_CHECKS`` and a field that ``read_arguments``
-fills; a new overflow policy is a row of ``OVERFLOWS`` and what the engine does then
-(``engine/topic.py``).
+A new argument is a name in ``KNOWN``, a row of ``_CHECKS`` and a field that ``meaning_of``
+fills; a new overflow policy is a row of ``OVERFLOWS`` (``policies.py``) and what the engine does
+then (``engine/topic.py``).
 
 Invariants: ``owner`` is set exactly for exclusive queues; a deleted queue stays deleted, a new one
 of the same name is another object.
@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock.adapters.amqp.statistics import DeliveryCounters
+from penstock.adapters.amqp.topology.policies import (
+    NO_POLICY,
+    OVERFLOWS,
+    TIMER_MS_MAX,
+    EffectivePolicy,
+    with_policy,
+)
 from penstock.engine.host import Mode, Start, SubscriptionOptions
-from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, Overflow, TopicPolicy
+from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, TopicPolicy
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import Timestamp
 
@@ -62,6 +69,7 @@ class AmqpQueue:
         "counters",
         "exclusive_consumer",
         "had_consumer",
+        "in_effect",
         "is_auto_delete",
         "is_deleted",
         "is_durable",
@@ -69,7 +77,9 @@ class AmqpQueue:
         "name",
         "on_gone",
         "owner",
+        "policy",
         "settings",
+        "takes_policies",
         "topic",
         "vhost_name",
     )
@@ -94,6 +104,11 @@ class AmqpQueue:
         """As they were declared, those without a meaning included."""
         self.settings: Final = settings or QueueArguments()
         """What they mean."""
+        self.takes_policies: Final = settings is not None
+        """False where nobody declared anything, or nobody can say what was declared."""
+        self.policy = NO_POLICY
+        self.in_effect = self.arguments
+        """What was declared, with what policies make of it."""
         self.is_durable: Final = topic.is_durable
         self.owner: Final = owner
         """The connection that may use it, if it is exclusive."""
@@ -162,6 +177,22 @@ class AmqpQueue:
         if found is None:
             return 0
         return sum(found.unacked(queue.queue_id) for queue in self.topic.queues)
+
+    def set_policy(self, policy: EffectivePolicy) -> TopicPolicy:
+        """Other policies are in effect; what that means for its topic, where it makes itself so."""
+        self.policy = policy
+        self.in_effect = with_policy(self.arguments, policy.definition)
+        wanted, topic = meaning_of(self.kind, self.in_effect), self.topic
+        return msgspec.structs.replace(
+            topic.policy,
+            message_ttl_ms=wanted.policy.message_ttl_ms,
+            expires_ms=wanted.policy.expires_ms,
+            length_max=wanted.policy.length_max,
+            bytes_max=wanted.policy.bytes_max,
+            overflow=wanted.policy.overflow,
+            # What was declared is the subscription's; the engine takes the smaller.
+            delivery_limit=wanted.delivery_limit if "delivery-limit" in policy.definition else 0,
+        )
 
     def purge(self) -> int:
         """Drop every ready message; how many those were."""
@@ -239,16 +270,7 @@ def no_queue(name: str, vhost: str) -> AmqpError:
 # An argument that only another type of queue knows is refused, one that nobody knows is kept and
 # means nothing. Every refusal is 406 in RabbitMQ's words.
 
-TIMER_MS_MAX: Final = 4_294_967_295
-"""RabbitMQ's largest time: 49.7 days."""
 PRIORITY_MAX: Final = 255
-
-OVERFLOWS: Final = {
-    "drop-head": Overflow.DROP_HEAD,
-    "reject-publish": Overflow.REJECT,
-    "reject-publish-dlx": Overflow.REJECT_DEAD_LETTER,
-    "hold": Overflow.HOLD,
-}
 _COMMON: Final = (
     "x-expires",
     "x-message-ttl",
@@ -306,6 +328,11 @@ def read_arguments(resource: str, arguments: Mapping[str, Any]) -> QueueArgument
         if name in others_only:
             text = f"invalid arg '{name}' for {resource} of queue type {_MODULES[kind]}"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    return meaning_of(kind, arguments)
+
+
+def meaning_of(kind: str, arguments: Mapping[str, Any]) -> QueueArguments:
+    """What arguments that were checked ask for."""
     limit = arguments.get("x-delivery-limit")
     is_single = bool(arguments.get("x-single-active-consumer", False))
     return QueueArguments(

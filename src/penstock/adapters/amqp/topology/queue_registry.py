@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -40,8 +40,9 @@ from penstock.wire.amqp.table import decode_table, encode_table
 if TYPE_CHECKING:
     from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.limits import TopologyLimits
+    from penstock.adapters.amqp.topology.policies import PolicyTable
     from penstock.adapters.amqp.topology.router import Router
-    from penstock.engine.topic import Topic
+    from penstock.engine.topic import Topic, TopicPolicy
     from penstock.model.ids import ConnectionId
 
 _log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class QueueRegistry:
         space: str,
         router: Router,
         *,
+        policies: PolicyTable,
         limits: TopologyLimits,
         on_removed: Callable[[AmqpQueue], None],
     ) -> None:
@@ -87,6 +89,7 @@ class QueueRegistry:
         self._vhost: Final = vhost
         self._space: Final = space
         self._router: Final = router
+        self._policies: Final = policies
         self._limits: Final = limits
         self._on_removed: Final = on_removed
         """A queue is not here any more; called before those who wait for that."""
@@ -126,6 +129,36 @@ class QueueRegistry:
                 if found is not None and not (found.is_foreign and topic.name.is_hidden):
                     yield found
 
+    @property
+    def living(self) -> Iterable[AmqpQueue]:
+        """Those that somebody here asked for already."""
+        return self._queues.values()
+
+    # Policies.
+
+    def apply_policies(self, queues: Iterable[AmqpQueue]) -> None:
+        """What is in effect for these queues may have changed; it is so when this returns.
+
+        Never stored with the topic: after a restart it follows from arguments and policies again.
+        Topics of other protocols have none: nobody who made them would expect it.
+        """
+        now_ms = self._context.clock.monotonic_ms()
+        changes: list[tuple[Topic, TopicPolicy]] = []
+        for queue in queues:
+            if queue.is_deleted or not queue.takes_policies:
+                continue
+            before, topic = queue.in_effect, queue.topic
+            wanted = queue.set_policy(self._policies.effective(queue.kind, queue.name))
+            if queue.in_effect is not before:
+                topic.dead_letter_router = dead_letter_router_of(self._context, self._router, queue)
+            if wanted != topic.policy:
+                if wanted.expires_ms != topic.policy.expires_ms:
+                    # As RabbitMQ does: a new time counts from the moment it is in effect.
+                    topic.touch(now_ms)
+                changes.append((topic, wanted))
+        if changes:
+            self._engine.apply_policies(changes)
+
     # Making.
 
     def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
@@ -160,6 +193,7 @@ class QueueRegistry:
             is_auto_delete=wanted.is_auto_delete,
         )
         assert queue.subscription is not None
+        self.apply_policies((queue,))
         if is_durable:
             row = QueueRow(encode_table(wanted.arguments), wanted.is_auto_delete)
             self._engine.define(QUEUE_KIND, self._key(name), msgspec.msgpack.encode(row))
@@ -292,14 +326,15 @@ class QueueRegistry:
                     is_auto_delete=row.is_auto_delete,
                 )
             )
+        self.apply_policies(self._queues.values())
 
-    def _settings_of(self, name: str, arguments: dict[str, Any]) -> QueueArguments:
+    def _settings_of(self, name: str, arguments: dict[str, Any]) -> QueueArguments | None:
         try:
             return read_arguments(resource_of(name, self._vhost), arguments)
         except AmqpError as problem:
             # Another version accepted it; its limits are in the topic's policy and hold.
             _log.warning("arguments of a stored queue", extra={"queue": name, "why": str(problem)})
-            return QueueArguments()
+            return None
 
     def _key(self, name: str) -> str:
         return f"{self._vhost}\0{name}"

@@ -4,13 +4,14 @@ vhost ``/`` is the space ``""`` of topic names, every other vhost the space of i
 Exchanges live here and nowhere else: they are never topics.
 
 Parts know what they use and not the vhost; this is where they are put together, in the order of
-their dependence: ``matching``, ``exchange``, ``queue``, ``router``, ``dead_letter``,
+their dependence: ``matching``, ``policies``, ``exchange``, ``queue``, ``router``, ``dead_letter``,
 ``queue_registry``.
 Not here: which vhosts there are (``adapters/amqp/broker.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.statistics import DeliveryCounters
@@ -22,14 +23,20 @@ from penstock.adapters.amqp.topology.exchange import (
     predeclared,
 )
 from penstock.adapters.amqp.topology.matching import to_queue
-from penstock.adapters.amqp.topology.queue import no_queue
+from penstock.adapters.amqp.topology.policies import (
+    EXCHANGE,
+    Policy,
+    PolicySweep,
+    PolicyTable,
+    check_policies,
+)
+from penstock.adapters.amqp.topology.queue import AmqpQueue, no_queue
 from penstock.adapters.amqp.topology.queue_registry import QueueRegistry
 from penstock.adapters.amqp.topology.router import PublishRoutes, Router
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.limits import TopologyLimits
-    from penstock.adapters.amqp.topology.queue import AmqpQueue
 
 DEFAULT_VHOST: Final = "/"
 
@@ -49,6 +56,8 @@ class VirtualHost:
         self.gone: Final = DeliveryCounters()
         """What queues counted that are deleted."""
         self._catalog: Final = TopologyCatalog(context.engine, name)
+        self.policies: Final = PolicyTable(context.engine, name)
+        """To be looked at; ``put_policies`` and ``delete_policy`` change it."""
         self.exchanges: Final[dict[str, Exchange]] = predeclared()
         self.router: Final = Router(name, self.exchanges, self._find_queue)
         self.routes: Final = PublishRoutes(self.router)
@@ -65,9 +74,12 @@ class VirtualHost:
             name,
             self.space,
             self.router,
+            policies=self.policies,
             limits=limits,
             on_removed=self._queue_removed,
         )
+        self.sweep: Final = PolicySweep[AmqpQueue | Exchange](self.policies, self._apply_policies)
+        """Puts changed policies into effect."""
         self._restore()
 
     def __repr__(self) -> str:
@@ -80,6 +92,10 @@ class VirtualHost:
     @property
     def binding_count(self) -> int:
         return self.bindings.count
+
+    @property
+    def policy_count(self) -> int:
+        return len(self.policies)
 
     def exchange(self, name: str) -> Exchange:
         """The exchange of this name; raises 404 when there is none."""
@@ -94,11 +110,46 @@ class VirtualHost:
             # First, because arguments that are no field values are found out here.
             self._catalog.put_exchange(exchange)
         self.exchanges[exchange.name] = exchange
+        self._apply_policies([exchange])
         self.router.forget()
+
+    def put_policies(self, policies: Sequence[tuple[bool, Policy]]) -> None:
+        """All of these (is_operator, policy), new or changed; raises for the first that cannot be.
+
+        In effect for what lives once ``sweep`` is done, for what is declared from now on at once.
+        """
+        check_policies(policies, self.policies, self.limits.arguments_bytes_max)
+        self.limits.check_policies(self.policies.new_names(policies))
+        self.policies.put(policies)
+        self._sweep()
+
+    def delete_policy(self, name: str, *, is_operator: bool) -> bool:
+        """One goes; False when there is none."""
+        is_deleted = self.policies.delete(name, is_operator=is_operator)
+        if is_deleted:
+            self._sweep()
+        return is_deleted
+
+    def _sweep(self) -> None:
+        self.sweep.begin([*self.exchanges.values(), *self.queues.living])
+
+    def _apply_policies(self, objects: list[AmqpQueue | Exchange]) -> None:
+        is_changed = False
+        queues: list[AmqpQueue] = []
+        for each in objects:
+            if isinstance(each, Exchange):
+                is_changed |= each.set_policy(self.policies.effective(EXCHANGE, each.name))
+            else:
+                queues.append(each)
+        self.queues.apply_policies(queues)
+        if is_changed:
+            self.router.forget()
 
     def drop(self) -> None:
         """The vhost is deleted: nothing of its topology may come back with the next of its name."""
         self.queues.drop_all()
+        self.policies.drop()
+        self.sweep.stop()
         for exchange in list(self.exchanges.values()):
             self.bindings.drop_exchange(exchange)
 
@@ -106,6 +157,7 @@ class VirtualHost:
         """Exchanges and bindings as the catalog has them; a vhost just made has none."""
         for exchange in self._catalog.exchanges():
             self.exchanges[exchange.name] = exchange
+        self._apply_policies(list(self.exchanges.values()))
         for binding in self._catalog.bindings():
             # Rows change in one transaction, but a catalog repaired by hand may lack a source.
             if binding.source in self.exchanges:

@@ -30,7 +30,14 @@ DOCUMENT: dict[str, Any] = {
     ],
     "vhosts": [{"name": "/"}, {"name": "team", "metadata": {}}],
     "permissions": [{"user": "ada", "vhost": "/", "configure": "", "write": "", "read": ""}],
-    "policies": [{"name": "p", "pattern": ".*", "definition": {}}],
+    "policies": [
+        {"name": "p", "vhost": "team", "pattern": "^o", "definition": {"max-length": 5}}
+    ],
+    "parameters": [
+        {"component": "operator_policy", "name": "op", "vhost": "team",
+         "value": {"pattern": ".*", "priority": 3, "apply-to": "queues",
+                   "definition": {"message-ttl": 60000}}},
+    ],
     "queues": [
         {"name": "orders", "vhost": "team", "arguments": {"x-max-length": 10}},
         {"name": "passing", "vhost": "/", "durable": False, "auto_delete": True},
@@ -69,6 +76,10 @@ def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> Non
     document = export_definitions(bench.broker)
     assert [each["name"] for each in document["users"]] == ["ada", "guest"]
     assert document["bindings"] == DOCUMENT["bindings"][:2]
+    assert document["policies"] == [{**DOCUMENT["policies"][0], "priority": 0, "apply-to": "all"}]
+    assert document["parameters"] == DOCUMENT["parameters"]
+    assert (orders.policy.name, orders.policy.operator) == ("p", "op")
+    assert (orders.topic.policy.length_max, orders.topic.policy.message_ttl_ms) == (5, 60_000)
     assert {each["name"] for each in document["exchanges"]} == {"in", "out"}
     again = AmqpBench()
     imported(again, document)
@@ -84,6 +95,10 @@ def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> 
     target = bench.broker.make_vhost("copy")
     import_definitions(bench.broker, msgspec.convert(document, Definitions), target)
     assert {each.source for each in target.bindings} == {"in", "out"}
+    assert len(target.policies) == 2
+    copied = target.queues.get("orders")
+    assert copied is not None
+    assert (copied.policy.name, copied.policy.operator) == ("p", "op")
 
 
 def test_what_ends_with_a_connection_is_not_exported() -> None:
@@ -109,6 +124,23 @@ def test_what_ends_with_a_connection_is_not_exported() -> None:
             "default exchange",
         ),
         ({"vhosts": [{"name": ""}]}, "vhost name"),
+        (
+            {
+                "policies": [
+                    {"name": "p", "vhost": "/", "pattern": "(", "definition": {"expires": 1}}
+                ]
+            },
+            "no regular expression",
+        ),
+        (
+            {
+                "policies": [
+                    {"name": "p", "vhost": "x", "pattern": "", "definition": {"expires": 1}}
+                ]
+            },
+            "no vhost",
+        ),
+        ({"parameters": [{"component": "operator_policy", "name": "p", "value": {}}]}, "pattern"),
         ({"users": [{"name": "u", "hashing_algorithm": "md5"}]}, "is not known"),
     ],
 )
@@ -126,16 +158,19 @@ def test_what_a_document_has_and_we_have_not_is_told_by_number_and_name() -> Non
     everything = {"user": "ada", "vhost": "team", "configure": ".*", "write": ".*", "read": ".*"}
     more = {
         "permissions": [*DOCUMENT["permissions"], everything],
-        "parameters": [{"component": "operator_policy", "name": "op", "vhost": "/", "value": {}}],
+        "parameters": [*DOCUMENT["parameters"], {"component": "shovel", "name": "s"}],
+        "policies": [
+            {"name": "ha", "pattern": ".*", "definition": {"ha-mode": "all", "expires": 1}}
+        ],
         "global_parameters": [{"name": "cluster_name", "value": "rabbit"}],
         "topic_permissions": [{"user": "ada", "vhost": "/", "exchange": "e"}],
         "vhosts": [{"name": "/", "limits": []}, {"name": "team", "limits": {"max-queues": 1}}],
     }
     assert ignored(DOCUMENT | more) == {
-        "policies": (1, ["p"]),
+        "policy_keys": (1, ["ha ha-mode"]),
         "permissions": (1, ["ada /"]),
         "topic_permissions": (1, ["ada /"]),
-        "parameters": (1, ["operator_policy op"]),
+        "parameters": (1, ["shovel s"]),
         "global_parameters": (1, ["cluster_name"]),
         "vhost_limits": (1, ["team"]),
     }
@@ -147,11 +182,12 @@ def test_what_a_document_has_and_we_have_not_is_told_by_number_and_name() -> Non
 
 @pytest.mark.parametrize("part", [None, [], {}, 7, "p", [None], [[1]], {"name": "p"}])
 def test_parts_we_have_no_use_for_may_have_any_shape(part: Any) -> None:
-    assert set(ignored({"policies": part, "permissions": part})) <= {"policies", "permissions"}
+    parts = {"parameters", "permissions"}
+    assert set(ignored(dict.fromkeys(parts, part))) <= parts
 
 
 def test_of_thousands_only_some_are_named() -> None:
-    policies = [{"name": "n" * 300} for _ in range(5_000)]
-    ((count, names),) = ignored({"policies": policies}).values()
+    parameters = [{"name": "n" * 300} for _ in range(5_000)]
+    ((count, names),) = ignored({"parameters": parameters}).values()
     assert (count, len(names)) == (5_000, IGNORED_NAMES_MAX)
     assert max(map(len, names)) < 100
