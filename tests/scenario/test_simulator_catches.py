@@ -11,10 +11,13 @@ from penstock.engine.publish import PublishPipeline
 from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.turn import DispatchQueue
 from penstock.flow.credit import Credit, Gate
+from penstock.log.retention import NOTHING_NEEDED
 from penstock.log.store import Store
 
 SEEDS = 25
 STEPS = 700
+SHORT_DISK_SEED = 38
+"""A run with a disk alarm in which there are segments that a sweep could take: one in eighty."""
 STARVED = ("(law 4)", "(law 5)", "(law 8)")
 """A lost wake-up is seen as such, as unfairness, or at the end: whichever is looked at first."""
 
@@ -54,6 +57,30 @@ def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
     monkeypatch.setattr(SettlementBuffer, "replayed", nothing)
     text = first_failure(first_seed=110)  # two restarts that matter are rare: one in fifty
     assert "(P2)" in text or "its ack was durable (P1)" in text
+
+
+def test_a_short_disk_that_takes_what_is_not_settled_is_noticed(monkeypatch):
+    sweep = Store.sweep
+
+    def greedy(store, needs, now_ms, shortage_bytes=0):
+        needed = dict.fromkeys(needs, NOTHING_NEEDED) if shortage_bytes else needs
+        return sweep(store, needed, now_ms, shortage_bytes)
+
+    monkeypatch.setattr(Store, "sweep", greedy)
+    with pytest.raises(SimulationFailed, match="never got"):
+        simulate(SHORT_DISK_SEED)
+
+
+def test_a_short_disk_that_is_remembered_after_its_alarm_is_noticed(monkeypatch):
+    sweep = Store.sweep
+
+    def mindful(store, needs, now_ms, shortage_bytes=0):
+        store.shortage_bytes = max(shortage_bytes, getattr(store, "shortage_bytes", 0))
+        return sweep(store, needs, now_ms, store.shortage_bytes)
+
+    monkeypatch.setattr(Store, "sweep", mindful)
+    with pytest.raises(SimulationFailed, match=r"and is gone \(P1\)"):
+        simulate(SHORT_DISK_SEED)
 
 
 def test_a_consumer_that_is_not_woken_is_noticed(monkeypatch):

@@ -29,6 +29,7 @@ LIST_BYTES_MAX: Final = BURST_MAX * MESSAGE_BYTES_MAX
 def check_step(world: World) -> None:
     """Every law that can be judged now."""
     engine = world.engine
+    world.note_shortage()
     # Credits and bytes move with these three only: nothing else is on the way in.
     chain = (world.turns, world.store.durable_position, len(world.ledger.sent), world.lives)
     if chain != world.chain_checked:

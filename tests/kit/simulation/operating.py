@@ -87,7 +87,9 @@ def raise_or_clear(world: World, name: str, *, is_raised: bool) -> None:
     plenty = 1 << 40
     bad, good = (plenty, 0) if name == "memory" else (0, plenty)
     world.engine.set_alarm(name, bad if is_raised else good)
-    world.was_disk_short |= is_raised and name == "disk"
+    if name == "disk":
+        world.is_disk_short = is_raised
+        world.note_shortage()
     world.trace.note(f"alarm {name} {is_raised}")
 
 

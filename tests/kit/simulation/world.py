@@ -136,8 +136,10 @@ class World:
         self.catalog = MemoryCatalog()
         self.trace = Trace()
         self.ledger = Ledger()
-        self.was_disk_short = False
-        """The disk alarm was raised at least once: settled data may be gone."""
+        self.is_disk_short = False
+        """The disk alarm is raised: settled data may go."""
+        self.short_floors: dict[int, int] = {}
+        """Queue id -> the first offset that no shortage of the disk can have taken."""
         self.topics: dict[str, SimTopic] = {}
         """By label, the deleted ones included: a crash may bring one back."""
         self.live_topics: list[SimTopic] = []
@@ -185,6 +187,8 @@ class World:
                     # Deliveries went on while the disk refused to remember them.
                     following.is_flagged = False
         self._was_unwell = False
+        # The next process finds that out by itself.
+        self.is_disk_short = False
         self.ledger.forget_transient()
         self.storage.capacity_bytes = NO_CAPACITY
         self.storage = self.storage.crash() if is_power_cut else self.storage.kill()
@@ -251,6 +255,14 @@ class World:
             self._was_unwell = True
         return now_ms - self._refused_ms > RETRY_MS
 
+    def note_shortage(self) -> None:
+        """While the disk is short: whatever nobody needs now may be gone for good."""
+        if self.is_disk_short:
+            for sim_topic in self.live_topics:
+                for queue in sim_topic.topic.queues:
+                    floor = self.short_floors.get(queue.queue_id, 0)
+                    self.short_floors[queue.queue_id] = max(floor, needed_from(sim_topic, queue))
+
     def note_topics(self) -> None:
         """Topics came or went."""
         self.live_topics = [each for each in self.topics.values() if not each.is_deleted]
@@ -299,10 +311,15 @@ class World:
 def kept_from(world: World, sim_topic: SimTopic, queue: Queue) -> int:
     """The first offset that retention may not have taken (D11)."""
     storage = world.settings.storage
-    is_kept = storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES
-    # Kept if there is room: a disk that was short of it may have had what was settled.
-    if is_kept and not world.was_disk_short:
-        return 0
+    if storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES:
+        # Kept if there is room: what was settled while the disk was short of it may be gone, what
+        # came or was settled after that may not.
+        return world.short_floors.get(queue.queue_id, 0)
+    return needed_from(sim_topic, queue)
+
+
+def needed_from(sim_topic: SimTopic, queue: Queue) -> int:
+    """The first offset that a subscription needs now."""
     # A subscription needs what it has not settled, from where it could begin when it was made;
     # one that a crash brought back after it was deleted has no claim.
     needed = [
