@@ -1,7 +1,8 @@
 """Laws of pop under any interleaving of pops, acknowledgements, changes, time-outs and restarts.
 
-* A message is acknowledged at most once, and after that nobody sees it again; in order it comes
-  again behind one that was popped before it and not acknowledged, as in RocketMQ.
+* A message is acknowledged at most once, and after that nobody sees it again. In order a pop begins
+  at the first message of its queue that is not acknowledged and leaves out none behind it, as in
+  RocketMQ: what was acknowledged behind that one is forgotten, and only that comes again.
 * While a receipt is alive nobody else gets the message; a receipt that was replaced, ran out or
   is of an earlier process does nothing.
 * In the end every message was acknowledged: none is lost, whatever came back where.
@@ -39,6 +40,8 @@ class World:
         self.bench.settle()
         self.is_orderly = is_orderly
         self.sent = 0
+        self.lanes: list[list[bytes]] = [[] for _ in range(QUEUES)]
+        """What was sent, by queue."""
         self.acked: set[bytes] = set()
         self.unsure: set[bytes] = set()
         """Acknowledged right before a crash: either way is right."""
@@ -59,6 +62,7 @@ class World:
 
     def send(self, a, b):
         assert self.producer.send("orders", b"%d" % self.sent, queue=a % QUEUES).code == 0
+        self.lanes[a % QUEUES].append(b"%d" % self.sent)
         self.sent += 1
 
     def pop(self, a, b):
@@ -72,10 +76,10 @@ class World:
         )
         if self.is_orderly:
             self._renew(answer)
+            self._check_order(answer)
         for popped in answer.messages:
             body = popped.body
-            assert self.is_orderly or body not in self.acked, f"{body} came again"
-            self.acked.discard(body)
+            assert body not in self.acked, f"{body} was acknowledged and came again"
             before = self.alive.pop(body, None)
             if before is not None:
                 assert before.until_ms <= self.now_ms, f"{body} is out twice"
@@ -88,6 +92,20 @@ class World:
         for body, receipt in list(self.alive.items()):
             if receipt.popped.handle.queue_id in queues:
                 self.void.append(self.alive.pop(body).popped)
+
+    def _check_order(self, answer):
+        for queue_id, lane in enumerate(self.lanes):
+            got = [each.body for each in answer.messages if each.handle.queue_id == queue_id]
+            if got:
+                # Of those that are unsure, any may be the first.
+                waiting = [body for body in lane if body not in self.acked]
+                assert waiting, f"{got} came again, and nothing before it is unacknowledged"
+                sure = next((body for body in waiting if body not in self.unsure), waiting[-1])
+                firsts = waiting[: waiting.index(sure) + 1]
+                assert got[0] in firsts, f"{got[0]} came before {firsts}"
+                start = lane.index(got[0])
+                assert got == lane[start : start + len(got)], f"{got} has gaps: {lane}"
+                self.acked -= set(lane[start:])
 
     def ack(self, a, b):
         if not self.alive:
@@ -161,8 +179,10 @@ class World:
             found = self.poppers[0].pop(order=self.is_orderly, invisible_time=60_000)
             if found.code:
                 break
+            if self.is_orderly:
+                self._check_order(found)
             for popped in found.messages:
-                assert self.is_orderly or popped.body not in self.acked, f"{popped.body} came again"
+                assert popped.body not in self.acked, f"{popped.body} came again"
                 assert self.poppers[0].ack(popped).code == 0
                 self.acked.add(popped.body)
         missing = {b"%d" % number for number in range(self.sent)} - self.acked - self.unsure
