@@ -124,6 +124,10 @@ class World:
                 self.leave(peer)
             case "settle" | "requeue" | "reject" if peer:
                 self.answer(verb, peer, pick, count, flag)
+            case "redeliver" if peer:
+                self.redeliver(peer, pick, is_counted=flag)
+            case "limit":
+                self.limit(peer if pick % 2 else None, count if flag else 0)
             case "settle one" if peer and peer.held:
                 queue_id, offset = sorted(peer.held)[pick % len(peer.held)]
                 span = self.span(queue_id, offset)
@@ -218,6 +222,23 @@ class World:
                 self.subscription.requeue(queue_id, some, delay_ms=delay_ms, count=count > 3)
             else:
                 self.subscription.reject(queue_id, some)
+
+    def redeliver(self, peer, pick, *, is_counted):
+        """It gives back one of two queues' messages, or all it has."""
+        if pick % 2:
+            self.subscription.redeliver(peer.consumer, count=is_counted)
+        else:
+            queue_id = self.read[pick % len(self.read)]
+            self.subscription.redeliver(peer.consumer, queue_id, range(pick), count=is_counted)
+        self.forget_what_is_not_in_flight()
+        assert pick % 2 == 0 or not peer.held
+
+    def limit(self, peer, messages_max):
+        """Policies change under live consumers."""
+        if peer is None:
+            self.subscription.limit_unacked(messages_max)
+        else:
+            peer.consumer.limit_unacked(messages_max)
 
     def seek(self, queue_id, offset):
         """Afterwards everything is new again, and nobody has anything."""
@@ -321,7 +342,7 @@ class World:
 
 verbs = ["publish"] * 5 + ["settle"] * 5 + ["attach", "requeue", "wait", "settle one"] * 2
 rare = ["detach", "reject", "grant", "settle upto", "purge", "drop head", "seek", "take"]
-rare += ["change type", "unsubscribe", "subscribe"]
+rare += ["change type", "unsubscribe", "subscribe", "redeliver", "limit"]
 steps = st.lists(
     st.tuples(
         st.sampled_from([*verbs, *rare]),

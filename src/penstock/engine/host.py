@@ -297,6 +297,9 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     delivery_limit: int = 0
     """A message that came back more often than this is a dead letter; 0 = no limit, -1 = at the
     first time."""
+    unacked_max: int | None = None
+    """Messages all its consumers together may have in flight (F13); 0 = no limit, None = as
+    ``flow.unacked_subscription_max`` says. A restart forgets it: whoever sets it does so again."""
     filter: Filter | None = None
     """What it does not want is settled unseen."""
     is_priority: bool = False

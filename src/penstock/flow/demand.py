@@ -331,3 +331,7 @@ class InflightLimit:
         self._is_held_by_bytes = self.bytes >= bytes_max > 0
         self.is_blocked = self._is_held_by_messages or self._is_held_by_bytes
         return was_blocked and not self.is_blocked
+
+    def resume(self) -> bool:
+        """Go on without waiting for half, if it is below the ceilings; True when this unblocked."""
+        return self.resize(self.messages_max, self.bytes_max)

@@ -18,7 +18,7 @@ Not here: which consumer gets a message (``dispatchers.py``), demand (``flow/dem
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Protocol, Required, TypedDict
@@ -48,6 +48,9 @@ class ConsumerKeywords(TypedDict, total=False):
     is_auto_settled: bool
     is_passive: bool
     visibility_ms: int
+    unacked_max: int | None
+    unacked_bytes_max: int | None
+    """F13: what it may have in flight; 0 = no limit, None = as ``flow`` is set."""
 
 
 class RefusalReason(Enum):
@@ -130,7 +133,6 @@ class Consumer:
         host: Host,
         unsent: UnsentLimit,
         owns_unsent: bool = True,
-        inflight: InflightLimit,
         mode: Mode | None = None,
         failover: FailoverRule | None = None,
         priority: int = 0,
@@ -139,6 +141,8 @@ class Consumer:
         is_auto_settled: bool = False,
         is_passive: bool = False,
         visibility_ms: int = 0,
+        unacked_max: int | None = None,
+        unacked_bytes_max: int | None = None,
     ) -> None:
         self.consumer_id = consumer_id
         self.outlet = outlet
@@ -147,7 +151,11 @@ class Consumer:
         self.unsent = unsent
         self.owns_unsent = owns_unsent
         """False: it is its connection's, whose adapter closes it."""
-        self.inflight = inflight
+        flow = host.flow
+        self.inflight = InflightLimit(
+            flow.unacked_consumer_max if unacked_max is None else unacked_max,
+            flow.unacked_consumer_bytes_max if unacked_bytes_max is None else unacked_bytes_max,
+        )
         self.mode = mode
         """The subscription type it came with; None = whichever its queues have."""
         self.failover = failover
@@ -245,6 +253,26 @@ class Consumer:
         if self.inflight.remove(messages, size) and self._permits is not None:
             self._permits.unblock()
         self.demand.returned(messages, size)
+
+    def limit_unacked(self, messages_max: int, bytes_max: int = 0) -> None:
+        """Other limits for what it has in flight (F13), which count at once; 0 = none."""
+        inflight = self.inflight
+        if (messages_max, bytes_max) == (inflight.messages_max, inflight.bytes_max):
+            return
+        inflight.resize(messages_max, bytes_max)
+        if self._permits is not None:
+            if inflight.is_blocked:
+                self._permits.block()
+            else:
+                self._permits.unblock()
+        self.wake()
+
+    def resume(self) -> None:
+        """It gave messages back: below its limits it goes on, with the permits kept aside."""
+        if self.inflight.resume():
+            if self._permits is not None:
+                self._permits.unblock()
+            self.wake()
 
     def wake(self) -> None:
         """Demand grew or the socket took something: dispatch may go on."""
@@ -430,6 +458,16 @@ class PendingEntries:
             return None
         start = self._batches[at]
         return start if offset < start + entries[start].span else None
+
+    def held_by(self, consumer_id: int, offsets: Iterable[int] | None = None) -> list[int]:
+        """First offsets of what a consumer has: all, or what covers these offsets."""
+        entries = self.spill()
+        if offsets is None:
+            starts: Iterable[int] = entries
+        else:
+            found = dict.fromkeys([self.first_offset(offset) for offset in offsets])
+            starts = [start for start in found if start is not None]
+        return [start for start in starts if entries[start].consumer_id == consumer_id]
 
     def holds(self, offset: int) -> bool:
         """True when an entry that begins there is in flight; spills nothing."""

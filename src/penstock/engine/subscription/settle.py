@@ -67,7 +67,11 @@ class Settler:
         self._picker = picker
         self.reject_backlog = RejectBacklog(host, picker, self._release)
         """Rejected messages that are not dead letters yet."""
-        self.inflight = InflightLimit(host.flow.unacked_subscription_max)
+        self.inflight = InflightLimit(
+            host.flow.unacked_subscription_max
+            if options.unacked_max is None
+            else options.unacked_max
+        )
         """F13 for the subscription: while blocked only what was delivered before goes out."""
         self.settled_messages = 0
         self.unknown_settles = 0

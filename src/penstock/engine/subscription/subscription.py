@@ -55,7 +55,7 @@ from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
 from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
-from penstock.flow.demand import UNLIMITED, Demand, InflightLimit
+from penstock.flow.demand import UNLIMITED, Demand
 from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
 from penstock.flow.reason import Reason
 from penstock.log.format import CursorState
@@ -507,6 +507,32 @@ class Subscription:
         self._changed(cursor)
         return moved
 
+    def redeliver(
+        self,
+        consumer: Consumer,
+        queue_id: QueueId | None = None,
+        offsets: Sequence[int] | None = None,
+        *,
+        count: bool = True,
+    ) -> int:
+        """Back to their places, of what this consumer holds only: these offsets, or everything.
+
+        One that was stopped by its unacked messages goes on at once, not only at half, with the
+        permits that were kept aside (Pulsar's REDELIVER). Returns how many entries.
+        """
+        moved = 0
+        for cursor in self._cursors if queue_id is None else [self.cursor(queue_id)]:
+            own = cursor.pending.held_by(consumer.consumer_id, offsets)
+            moved += self._settler.requeue(cursor, own, is_counted=count)
+        consumer.resume()
+        self._changed()
+        return moved
+
+    def limit_unacked(self, messages_max: int) -> None:
+        """Another limit for what all its consumers have in flight (F13); 0 = none."""
+        self._settler.inflight.resize(messages_max, 0)
+        self._host.wake(self)
+
     def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
         """Refused for good: dead letters, if the topic has a target for them."""
         rejected = self._settler.reject(self.cursor(queue_id), offsets)
@@ -713,7 +739,9 @@ class Subscription:
         consumers = self.consumers
         # Who takes by hand now and then always could take more: that says nothing of the others.
         pushed = [consumer for consumer in consumers if not consumer.is_passive]
-        text = f"{limit} unsettled messages (flow.unacked_subscription_max)"
+        is_set = limit == self._host.flow.unacked_subscription_max
+        origin = "flow.unacked_subscription_max" if is_set else "its own limit"
+        text = f"{limit} unsettled messages ({origin})"
         return StageView(
             kind="subscription",
             name=self.name,
@@ -803,7 +831,6 @@ class ConsumerSet:
             unsent=unsent
             or UnsentLimit(flow.unsent_messages_max, flow.unsent_bytes_max, self._host.unsent_pool),
             owns_unsent=unsent is None,
-            inflight=InflightLimit(flow.unacked_consumer_max, flow.unacked_consumer_bytes_max),
             **keywords,
         )
         joined = [each for each in self._cursors if consumer.takes_from(each.queue_id)]
@@ -888,9 +915,7 @@ class ConsumerSet:
             consumer.unsent.close()
 
     def _take_back(self, cursor: QueueCursor, consumer: Consumer, *, is_counted: bool) -> None:
-        entries = cursor.pending.spill()
-        consumer_id = consumer.consumer_id
-        own = [at for at, entry in entries.items() if entry.consumer_id == consumer_id]
+        own = cursor.pending.held_by(consumer.consumer_id)
         self._settler.requeue(cursor, own, is_counted=is_counted)
 
 
