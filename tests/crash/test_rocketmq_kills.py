@@ -78,7 +78,7 @@ class Reader:
         for queue in range(QUEUES):
             place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue)}
             self.check_stored(client, queue, place)
-            while (answer := client.pull(TOPIC, queue, self.offsets[queue])).is_ok:
+            while (answer := self.pull(client, queue)).is_ok:
                 for message in answer.messages:
                     value = message.body.decode()
                     self.history.append(Op("reader", "dequeue", value, Outcome.OK))
@@ -87,6 +87,9 @@ class Reader:
             commit = {**place, "commitOffset": str(self.offsets[queue])}
             assert client.request(RequestCode.UPDATE_CONSUMER_OFFSET, commit).is_ok
         client.close()
+
+    def pull(self, client, queue):
+        return client.pull(TOPIC, queue, self.offsets[queue], consumer_group=GROUP)
 
     def check_stored(self, client, queue, place):
         """An offset may be lost with the last moments, but never point beyond what was read."""

@@ -49,6 +49,7 @@ def pair(first, names):
         for broker in (first, second):
             with RemotingClient(*broker.address("rocketmq_broker")) as client:
                 client.create_topic(TOPIC, 1)
+                client.create_group(GROUP)
                 place = {"topic": TOPIC, "consumerGroup": GROUP, "queueId": "0"}
                 client.request(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "0"})
         wait_listed(names, "a", "b")

@@ -133,6 +133,7 @@ def test_offsets_are_committed_asked_and_carried_by_pulls(client):
     for _ in range(3):
         client.send("offsets", b"x")
     place = {"topic": "offsets", "queueId": "0", "consumerGroup": "offset-readers"}
+    client.create_group("offset-readers")
     client.request(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "2"})
     assert client.request(RequestCode.QUERY_CONSUMER_OFFSET, place).number("offset") == 2
     flags = int(PullFlag.COMMIT_OFFSET | PullFlag.SUBSCRIPTION)

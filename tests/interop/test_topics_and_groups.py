@@ -124,6 +124,7 @@ def test_changes_are_for_programs_on_this_machine(rocketmq_broker, order, header
 
 def test_lag_of_a_consumer_group_is_shown_reset_and_deleted(run, client):
     client.create_topic("cli-lag", 2)
+    client.create_group("cli-readers")
     for number in range(10):
         client.send("cli-lag", b"x" * 100, queue_id=number % 2)
     place = {"topic": "cli-lag", "consumerGroup": "cli-readers", "commitOffset": "2"}
@@ -144,6 +145,7 @@ def test_lag_of_a_consumer_group_is_shown_reset_and_deleted(run, client):
 
 def test_a_group_is_switched_between_pop_and_pull(run, client):
     client.create_topic("cli-mode", 1)
+    client.create_group("cli-poppers")
     place = {"topic": "cli-mode", "consumerGroup": "cli-poppers", "queueId": "0"}
     client.request(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "0"})
     switch = ("mode", "cli-poppers", "--topic", "cli-mode")

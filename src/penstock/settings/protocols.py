@@ -162,7 +162,9 @@ class RocketmqSettings:
         10_000, "F9: sends of one connection that wait for the disk; resumes at half"
     )
     is_readable: bool = setting(True, "False: every pull is refused with NO_PERMISSION")
-    is_auto_creating_groups: bool = setting(True, "Unknown consumer groups are made on first use")
+    is_auto_creating_groups: bool = setting(
+        True, "Unknown consumer groups are made by a heartbeat or pull"
+    )
     is_notifying_members: bool = setting(
         True, "Members of a group are told at once when others come or go (code 40)"
     )

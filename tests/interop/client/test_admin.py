@@ -35,6 +35,7 @@ def filled(cluster, unique):
 
 def commit(cluster, topic, group, *offsets):
     with cluster.connect() as client:
+        client.create_group(group)
         for queue, offset in enumerate(offsets):
             place = {"topic": topic, "consumerGroup": group, "queueId": str(queue)}
             ext = {**place, "commitOffset": str(offset)}

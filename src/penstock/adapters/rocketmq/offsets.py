@@ -89,7 +89,9 @@ def update_offset(connection: RocketmqConnection, command: Command) -> None:
     header = parse(UpdateOffsetHeader, command)
     broker = connection.broker
     group, topic = header.consumer_group, header.topic
-    if broker.service(GroupRegistry).find(group) is None:
+    # Not made here: a group begins with a heartbeat, a pull or an operator. Names cost nothing, and
+    # one client could fill the table for everybody.
+    if broker.service(GroupRegistry).get(group) is None:
         raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     rmq_topic = broker.topics.find(topic)
     if rmq_topic is None:

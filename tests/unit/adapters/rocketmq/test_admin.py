@@ -62,6 +62,7 @@ def test_how_far_a_group_is(bench, consumer, topic):
         bench.clock.advance(10)
         producer.send("orders")
     first_ms = bench.clock.wall_ms() - 40
+    consumer.heartbeat()
     consumer.commit("orders", 2)
     ext = {"consumerGroup": GROUP, **topic}
     rows = table(consumer.ask(RequestCode.GET_CONSUME_STATS, ext))

@@ -15,7 +15,10 @@ def bench():
 
 @pytest.fixture
 def consumer(bench):
-    return BenchConsumer.on(bench)
+    """A member of its group, as every client is before it commits."""
+    consumer = BenchConsumer.on(bench)
+    consumer.heartbeat()
+    return consumer
 
 
 def fill(bench, count, topic="orders", step_ms=0):
@@ -126,9 +129,16 @@ def test_updates_that_name_nothing_are_26_17_and_29(bench, consumer):
     assert consumer.commit("nowhere", 1).code == ResponseCode.TOPIC_NOT_EXIST
     assert consumer.commit("orders", 1, 99).code == ResponseCode.INVALID_PARAMETER
     assert consumer.commit("orders", 1, -1).code == ResponseCode.INVALID_PARAMETER
-    bench.broker.service(GroupRegistry).is_auto_creating = False
-    answer = consumer.commit("orders", 1, group="strangers")
-    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_an_update_makes_no_group(bench, consumer):
+    fill(bench, 1)
+    known = len(bench.broker.service(GroupRegistry))
+    for number in range(20):
+        answer = consumer.commit("orders", 1, group=f"strangers-{number}")
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert answer.remark == f"Group strangers-{number} not exist!"
+    assert len(bench.broker.service(GroupRegistry)) == known
 
 
 def test_a_field_that_is_missing_is_named(consumer):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.rocketmq.bench import Popper, RocketmqBench, is_void
+from kit.rocketmq.bench import BenchConsumer, Popper, RocketmqBench, is_void
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.pop.service import IN_MEMORY_BYTES_MAX
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
@@ -168,6 +168,7 @@ def test_the_chosen_beginning_is_stored_at_once_and_survives_a_restart(bench, po
 def test_a_group_switches_between_pull_and_pop_without_losing_its_place(bench, popper):
     fill(bench, b"a", b"b", b"c", b"d")
     offset = {"consumerGroup": "g", "topic": "orders", "queueId": "0"}
+    BenchConsumer.on(bench).heartbeat("g")
     popper.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**offset, "commitOffset": "2"})
     first, second = popper.pop(0).messages
     assert [first.body, second.body] == [b"c", b"d"]
