@@ -7,6 +7,7 @@ all members have in common.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -47,7 +48,7 @@ from penstock.wire.rocketmq.bodies import ConsumerData, ConsumeType, MessageMode
 from penstock.wire.rocketmq.stored import StoredMessage
 
 
-class GroupMember:
+class GroupMember(ABC):
     """One consumer as a member of its group; ``QueueOwner`` of what is allocated to it."""
 
     kind: ClassVar[str]
@@ -127,8 +128,9 @@ class GroupMember:
 
     # --- for rebalancing (QueueOwner) -----------------------------------------------------------
 
+    @abstractmethod
     def owned(self) -> Mapping[QueueRef, AssignedQueue]:
-        raise NotImplementedError
+        """The queues it has now."""
 
     async def first_offset(self, queue: QueueRef) -> int | None:
         """Where to begin with a queue: the stored offset, or what ``consume_from`` says."""
@@ -187,16 +189,19 @@ class GroupMember:
         return self.subscriptions.topics()
 
     def route_changed(self, topic: str) -> None:
-        """The instance rebalances by itself."""
+        """Nothing to do: the instance rebalances by itself."""
+        del topic
 
+    @abstractmethod
     async def rebalance(self) -> bool:
-        raise NotImplementedError
+        """Divide the queues anew; True when they are divided, False asks for another try soon."""
 
     async def persist_offsets(self) -> None:
         await self.offsets.persist()
 
+    @abstractmethod
     async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
-        raise NotImplementedError
+        """An operator moves the group: go on there."""
 
     def consume_status(self, topic: str) -> dict[QueueRef, int]:
         return self.offsets.snapshot(topic)
