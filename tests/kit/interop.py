@@ -311,7 +311,6 @@ RABBITMQ_JAVA: Final = Suite(
         "NoAutoRecoveryWhenTcpWindowIsFullTest.failureAndRecovery":
             "wants a client that does not read to be cut off; here it keeps its place, is sent "
             "no more than flow.unsent_messages_max, and nobody waits for it",
-        "Policies": "there are no policies yet",
     }),
     reference="592 passed, 0 failed, 20 skipped",
 )  # fmt: skip
