@@ -22,6 +22,10 @@ from penstock.model.refusal import Refusal
 STORING: Final = frozenset(("send", "end-transaction"))
 """Classes that write to the log: only they have to wait for it."""
 
+EXTRA_WORK_MAX: Final = 250
+"""Steps of work beyond the usual (words of selectors that were compiled) after which no further
+request of the class is run in a turn: with the last one's some milliseconds."""
+
 
 class Request(Protocol):
     """Something a peer asked for."""
@@ -45,6 +49,10 @@ class RequestQueue:
         self._commits = commits
         self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)
         self._ran = 0
+        self._running = ""
+        """The class of the request that is run, or was the last one."""
+        self._extra_work: Counter[str] = Counter()
+        """By class, in this turn."""
         # (class, kind of refusal) -> how many: both sets are small and ours.
         self._refused_early: Counter[tuple[str, str]] = Counter()
         self.is_used = False
@@ -53,8 +61,7 @@ class RequestQueue:
     def submit(self, class_name: str, key: Hashable, request: Request) -> None:
         """Run a request now, let it wait, or refuse it because its class is full."""
         if not self._queues.count(class_name) and self._may_run(class_name):
-            self._ran += 1
-            request.run()
+            self._run(class_name, request)
             return
         self.is_used = True
         busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
@@ -71,6 +78,10 @@ class RequestQueue:
             return False
         self._ran += count
         return True
+
+    def charge(self, steps: int) -> None:
+        """The request that is run makes so much work; others of its class may have to wait."""
+        self._extra_work[self._running] += steps
 
     def count_refused(self, class_name: str, refusal: Refusal, count: int = 1) -> None:
         """Requests were refused before they came here (``Engine.refuse_now``); only counted."""
@@ -102,8 +113,13 @@ class RequestQueue:
     def turn(self) -> None:
         """Refuse what waited too long; run what the log can take."""
         self._ran = 0
-        if not self.is_used:
-            return
+        if self.is_used:
+            self._turn()
+        if self._extra_work:
+            # Last: what was run as it arrived counts in the turn after it.
+            self._extra_work.clear()
+
+    def _turn(self) -> None:
         now_ms = self._chain.now_ms
         refused = self._queues.sweep(now_ms)
         if self._commits.busy.is_busy(now_ms):
@@ -114,8 +130,7 @@ class RequestQueue:
         for request_class in REQUEST_CLASSES:
             while self._queues.count(request_class.name) and self._may_run(request_class.name):
                 for request in self._queues.take(request_class.name, 1):
-                    self._ran += 1
-                    request.run()
+                    self._run(request_class.name, request)
         self.is_used = not self._queues.is_empty
 
     @property
@@ -141,7 +156,14 @@ class RequestQueue:
             times.append(busy_ms + 1)
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
+    def _run(self, class_name: str, request: Request) -> None:
+        self._ran += 1
+        self._running = class_name
+        request.run()
+
     def _may_run(self, class_name: str) -> bool:
+        if self._extra_work and self._extra_work[class_name] >= EXTRA_WORK_MAX:
+            return False
         return self._ran < self._chain.flow.turn_messages_max and self._is_free(class_name)
 
     def _is_free(self, class_name: str) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine.request_queue import EXTRA_WORK_MAX
 from penstock.flow.fast_fail import BusyCause
 
 KIB = 1024
@@ -63,6 +64,42 @@ def test_a_busy_store_drains_the_sends_that_wait(bench):
     bench.advance(100)
     (busy,) = request.refused
     assert busy.cause is BusyCause.STORE
+
+
+class Laborious(Recorder):
+    """A request that makes work beyond the usual, as one that brings a new selector."""
+
+    def __init__(self, queue, steps):
+        super().__init__()
+        self.queue, self.steps = queue, steps
+
+    def run(self):
+        super().run()
+        self.queue.charge(self.steps)
+
+
+def test_requests_that_make_work_are_spread_over_turns_and_hold_up_their_own_class_only(bench):
+    queue = bench.engine.request_queue
+    pulls = [Laborious(queue, EXTRA_WORK_MAX) for _ in range(5)]
+    for number, pull in enumerate(pulls):
+        queue.submit("pull", f"t{number}", pull)
+    send = Recorder()
+    queue.submit("send", "orders", send)
+    assert ([each.ran for each in pulls], send.ran) == ([1, 0, 0, 0, 0], 1)
+    bench.engine.turn()  # what was run as it arrived counts in this one
+    for done in (1, 2, 3, 4, 5):
+        assert sum(each.ran for each in pulls) == done
+        assert bench.engine.needs_turn == (done < 5)
+        bench.engine.turn()
+    assert not any(each.refused for each in pulls)
+
+
+def test_little_work_holds_nobody_up(bench):
+    queue = bench.engine.request_queue
+    pulls = [Laborious(queue, 5) for _ in range(40)]
+    for pull in pulls:
+        queue.submit("pull", "orders", pull)
+    assert all(each.ran for each in pulls)
 
 
 def held_log(bench):

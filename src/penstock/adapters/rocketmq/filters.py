@@ -60,7 +60,7 @@ class FilterCache:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._facts: Mapping[int, object] = broker.engine.facts
-        self._selectors = SelectorCache()
+        self._selectors = SelectorCache(charge=broker.engine.request_queue.charge)
         self._kept: OrderedDict[tuple[str, str], Filter | None] = OrderedDict()
         self.is_sql_allowed = broker.settings.is_sql_allowed
         """RocketMQ's ``enablePropertyFilter``."""
