@@ -88,7 +88,7 @@ def attempted(bench: AmqpBench, document: dict[str, Any]) -> bool:
     """Import it; True when it was taken, and in any case nothing between all and nothing."""
     before, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
     try:
-        import_definitions(bench.broker, msgspec.convert(document, Definitions))
+        list(import_definitions(bench.broker, msgspec.convert(document, Definitions)))
     except ValueError:
         assert export_definitions(bench.broker) == before
         assert bench.store.definitions.sequence == sequence

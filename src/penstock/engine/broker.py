@@ -248,7 +248,7 @@ class Engine:
 
     def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
         topic = self._registry.set_policy(name, policy)
-        self.queries.registry.look_now()
+        self.queries.registry.look_now(topic)
         self._turns.watch(topic)
         self._chain.request_turn()
         return topic
@@ -262,7 +262,7 @@ class Engine:
                 self._turns.watch(topic)
             for subscription in topic.subscriptions.values() if is_other_ttl else ():
                 subscription.ttl_changed()
-        self.queries.registry.look_now()
+            self.queries.registry.look_now(topic)
         self._chain.request_turn()
 
     def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:

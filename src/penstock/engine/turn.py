@@ -211,12 +211,8 @@ class TurnRunner:
 
     def _is_anybody_waiting(self) -> bool:
         """True when a request is held, or queries are to be looked after: mostly there are none."""
-        queries = self._queries
         return bool(
-            self._request_queue.is_used
-            or self._held_pulls.held
-            or queries.held.held
-            or queries.registry.look_ms is not None
+            self._request_queue.is_used or self._held_pulls.held or self._queries.is_waiting
         )
 
     def _subscriptions_due(self, now_ms: int) -> None:
@@ -312,7 +308,7 @@ class TurnRunner:
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
         commits, frame_builder, pipeline = self._commits, self._frame_builder, self._pipeline
-        if self._dispatch_queue.woken and not self._is_stuffed:
+        if self._queries.can_move or (self._dispatch_queue.woken and not self._is_stuffed):
             return True
         if commits.failure is not None:
             return False

@@ -27,7 +27,7 @@ from penstock.engine.broker import Engine
 from penstock.engine.spark.query import QueryRefused
 from penstock.engine.spark.query_service import QueryService
 from penstock.model.errors import StartRefused
-from penstock.model.queries import AnyRequest, PollRequest, PollResponse
+from penstock.model.queries import AnyRequest, AnyResponse
 from penstock.server.listener import open_sockets
 from penstock.settings.load import Settings
 
@@ -232,8 +232,8 @@ class FlightProcess:
 # The broker's end of ``<data>/bulk.sock``: frames in, questions answered, frames out (D18).
 #
 # Whoever can open the socket owns the data directory, so there is no login. A link that sends what
-# is no frame or no question is closed, and only it. At most ``IN_FLIGHT_MAX`` polls of a link are
-# held; then it is not read until one is answered. Nor is a link that does not read its answers.
+# is no frame or no question is closed, and only it. At most ``IN_FLIGHT_MAX`` questions of a link
+# wait; then it is not read until one is answered. Nor is a link that does not read its answers.
 #
 # Not here: the answers (``engine/spark/query_service.py``), who asks (``bulk/broker.py``).
 
@@ -245,7 +245,7 @@ PATH_BYTES_MAX: Final = 100
 
 
 class BulkLinkConnection(asyncio.Protocol):
-    """One connection; satisfies ``query_service.PollOutlet``."""
+    """One connection; satisfies ``query_service.QueryOutlet``."""
 
     def __init__(self, server: BulkLinkServer) -> None:
         self._server = server
@@ -280,8 +280,8 @@ class BulkLinkConnection(asyncio.Protocol):
         self._is_slow = False
         self._serve()
 
-    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
-        """A held poll has its answer."""
+    def answered(self, request: AnyRequest, answer: AnyResponse | QueryRefused) -> None:
+        """A question that had to wait has its answer."""
         self._held -= 1
         if isinstance(answer, QueryRefused):
             self._write(link.encode_problem(request.id, answer.kind, str(answer)))

@@ -238,6 +238,10 @@ class RocketmqSettings:
 
 
 BACKPRESSURES: Final = ("off", "soft", "hard")
+AT_LEAST_ONE_OF_SPARK: Final = (
+    "lease_ms_max", "alive_ms_max", "queries_max", "query_queues_max", "positions_max",
+    "read_idle_ms_max",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,8 @@ class SparkSettings:
     """Queries as subscriptions."""
 
     lease_ms_max: int = setting(
-        86_400_000, "F18: data is kept for a query that was silent no longer than this"
+        86_400_000,
+        "F18: data is kept for a query that was silent no longer than this; it may ask for less",
     )
     lease_bytes_max: int = setting(
         8 * GIB, "F18: log bytes kept for one query; with more behind it its lease is broken"
@@ -272,6 +277,12 @@ class SparkSettings:
     read_idle_ms_max: int = setting(
         30_000, "A read over Flight that takes nothing for this long ends, with its connection"
     )
+    query_queues_max: int = setting(
+        1000, "Queues that one query, or one question of the bulk lane, may mean"
+    )
+    positions_max: int = setting(
+        10_000, "Queues that all queries read together; each is looked at for leases and brakes"
+    )
     flight_restart_ms_max: int = setting(
         30_000, "D18: longest pause before a Flight process that died is started again"
     )
@@ -281,6 +292,6 @@ class SparkSettings:
             raise SettingsError(
                 f"spark.backpressure is {self.backpressure!r}; use off, soft or hard"
             )
-        for name in ("lease_ms_max", "alive_ms_max", "queries_max", "read_idle_ms_max"):
+        for name in AT_LEAST_ONE_OF_SPARK:
             if getattr(self, name) < 1:
                 raise SettingsError(f"spark.{name} must be at least 1")

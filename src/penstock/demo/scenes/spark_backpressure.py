@@ -13,7 +13,7 @@ from typing import Final
 from penstock.demo.scenes.scene import Scene
 from penstock.engine.spark.query import QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.model.queries import BatchProgress, PollRequest, PollResponse
+from penstock.model.queries import AnyRequest, AnyResponse, BatchProgress, PollRequest
 
 SETTINGS: Final = {"spark.backlog_messages_max": "500", "spark.alive_ms_max": "1s"}
 DRAIN_PER_S: Final = 200
@@ -34,7 +34,7 @@ class SlowQuery:
     def stop(self) -> None:
         self._task.cancel()
 
-    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
+    def answered(self, request: AnyRequest, answer: AnyResponse | QueryRefused) -> None:
         """No poll of this query waits at the broker."""
 
     @property

@@ -9,7 +9,8 @@ Where a query stands is a subscription ``spark/<name>`` on each of its topics: d
 consumers and not among those that hold data by themselves (D11), because its lease does that. The
 position is what the query says it has processed for good: the ``start`` of its polls. Rows in the
 catalog hold leases, cursors hold positions, so both outlive the broker. A lease is looked at every
-second, a brake ten times as often while somebody is behind.
+second, a brake ten times as often while somebody is behind; in pieces of ``LOOK_STEPS_MAX`` queues,
+and others have their turns between two of them, however many queries there are.
 
 Invariants: a position goes back only when a query that was silent takes its lease there, or when
 two polls in a row name an older one: a poll that was late does not undo the one after it. A lease
@@ -24,7 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -227,9 +228,11 @@ class Query:
 
     def held_bytes(self) -> int:
         """Log bytes that are kept for it."""
+        return sum(self.held_bytes_of(topic) for topic in self.topics())
+
+    def held_bytes_of(self, topic: Topic) -> int:
         return sum(
             queue.index.bytes_between(self.lowest(queue), queue.index.next_offset)
-            for topic in self.topics()
             for queue in topic.queues
         )
 
@@ -239,6 +242,10 @@ class Query:
 
 LEASE_LOOK_MS: Final = 1000
 BRAKE_LOOK_MS: Final = 100
+LOOK_STEPS_MAX: Final = 500
+"""Queues of queries that are looked at in one go: some 2 ms."""
+LOOK_PIECE_MS: Final = 20
+"""Between two pieces of a look: it may take a tenth of a core, and no more."""
 SAVE_MS: Final = 60_000
 """How old the word of a living query may be in the catalog: little beside a lease of a day."""
 LEASE_EVENTS_MAX: Final = 256
@@ -272,12 +279,26 @@ class QueryRegistry:
         self.queries: dict[str, Query] = {}
         self._by_checkpoint: dict[tuple[str, str], Query] = {}
         """By subscription and checkpoint."""
-        self.pressures: Final = Pressures(settings, self.backlogs, lambda: self._chain.now_ms)
+        self.readers: dict[Topic, dict[Query, int]] = {}
+        """Who reads a topic, and how many queues it had then; to be looked at only."""
+        self.positions = 0
+        """Queues that all queries read together."""
+        self._round: Iterator[int] | None = None
+        """A look at all leases and brakes that is under way."""
+        self._is_behind = False
+        self.pressures: Final = Pressures(
+            settings, self.backlogs, self.positions_on, lambda: self._chain.now_ms
+        )
         self.leases_broken: Counter[str] = Counter()
         """By cause."""
         self._lease_events: list[LeaseEvent] = []
         self.look_ms: int | None = None
         """When leases and brakes want to be looked at; None without queries."""
+
+    @property
+    def query_queues_max(self) -> int:
+        """Queues that one query may read."""
+        return self._settings.query_queues_max
 
     def restore(self) -> None:
         """After a restart: the queries whose positions or leases are there."""
@@ -286,14 +307,14 @@ class QueryRegistry:
             for name, subscription in topic.subscriptions.items():
                 if name.startswith(PREFIX):
                     query = self._known(name.removeprefix(PREFIX), wall_ms)
-                    query.reads[topic] = subscription
+                    self._read(query, topic, subscription)
                     query.had_batch = True
         for name, body in self._definitions.all(QUERY_KIND).items():
             if name not in self.queries:
                 self._definitions.delete(QUERY_KIND, name)  # its topics are gone
                 continue
             row, query = msgspec.json.decode(body, type=QueryRow), self.queries[name]
-            query.lease.ttl_ms = row.ttl_ms
+            query.lease.ttl_ms = self.ttl_ms(row.ttl_ms)
             query.lease.restore(min(row.heard_ms, wall_ms), row.cause, row.text)
             query.saved_ms = row.heard_ms
             self._identify(query, row.subscription or name, row.checkpoint)
@@ -320,6 +341,7 @@ class QueryRegistry:
         """The query of that subscription and checkpoint on these topics, made if there is none."""
         query = self.find(subscription, checkpoint)
         is_new = query is None
+        self._check_positions(query, topics)
         if query is None:
             self._make_room(subscription, checkpoint)
             name = self._free_name(subscription, checkpoint)
@@ -328,10 +350,10 @@ class QueryRegistry:
             self._identify(query, subscription, checkpoint)
             is_new = True
         for topic in [each for each in query.reads if each.is_deleted]:
-            del query.reads[topic]
+            self._unread(query, topic)
         for topic in topics:
             if topic not in query.reads:
-                query.reads[topic] = self._subscribed(query, topic, start)
+                self._read(query, topic, self._subscribed(query, topic, start))
         self.heartbeat(query)
         if is_new:
             self.save(query)
@@ -371,8 +393,10 @@ class QueryRegistry:
         if is_final:
             del self.queries[name]
             self._by_checkpoint.pop((query.subscription, query.checkpoint), None)
-            for topic in query.topics():
-                self._remove_subscription(topic, query.reads[topic], "released")
+            for topic, read in list(query.reads.items()):
+                if not topic.is_deleted:
+                    self._remove_subscription(topic, read, "released")
+                self._unread(query, topic)
             self._definitions.delete(QUERY_KIND, name)
         else:
             self.save(query)
@@ -382,54 +406,106 @@ class QueryRegistry:
     # Leases and brakes.
 
     def due(self, now_ms: int) -> None:
-        """Look at leases and brakes, if it is time."""
+        """Look at leases and brakes, if it is time; or at the next piece of them."""
         if self.look_ms is None or now_ms < self.look_ms:
             return
-        wall_ms = self._chain.clock.wall_ms()
-        for query in self.queries.values():
-            if query.lease.judge(wall_ms, query.held_bytes()):
-                lease = query.lease
-                self.leases_broken[lease.cause] += 1
-                self._record(
-                    LeaseEvent(wall_ms, "lease-broken", query.name, lease.cause, lease.text)
-                )
-                self.save(query)
-        braking = {topic for query in self._alive(now_ms) for topic in query.topics()}
-        if self.pressures.look(braking):
-            self._chain.request_turn()
-        is_behind = any(
-            each.brake.mode is not Backpressure.OFF and each.brake.bound.is_set
-            for each in self.pressures.by_topic.values()
-        )
-        pause_ms = BRAKE_LOOK_MS if is_behind else LEASE_LOOK_MS
+        if self._round is None:
+            self._is_behind = False
+            self._round = self._looking()
+        steps = 0
+        for step in self._round:
+            steps += step
+            if steps >= LOOK_STEPS_MAX:
+                self.look_ms = now_ms + LOOK_PIECE_MS
+                return
+        self._round = None
+        pause_ms = BRAKE_LOOK_MS if self._is_behind else LEASE_LOOK_MS
         self.look_ms = now_ms + pause_ms if self.queries else None
 
-    def look_now(self) -> None:
-        """Limits were made anew: brakes belong into them before the next publish is judged."""
+    def _looking(self) -> Iterator[int]:
+        """One look at every lease and every brake; yields how many queues each part looked at.
+
+        Turns pass in between: whoever came meanwhile is seen the next time.
+        """
+        for query in list(self.queries.values()):
+            if query.lease.holds and self.queries.get(query.name) is query:
+                yield from self._judge(query)
+        for topic in [each for each in self.pressures.by_topic if each not in self.readers]:
+            self._braked(self.pressures.forget(topic))
+            yield 1
+        for topic in list(self.readers):
+            yield 1
+            if topic.is_deleted:
+                for query in list(self.readers[topic]):
+                    self._unread(query, topic)
+                self._braked(self.pressures.forget(topic))
+                continue
+            backlogs: list[QueryBacklog] = []
+            for query in list(self.readers.get(topic, ())):
+                if self._may_brake(query, topic):
+                    now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
+                    backlogs.append(query.backlog(topic, wall_ms, now_ms))
+                    yield len(topic.queues)
+            if backlogs:
+                self._braked(self.pressures.look(topic, backlogs))
+                self._is_behind |= self.pressures.by_topic[topic].is_bounded
+            else:
+                self._braked(self.pressures.forget(topic))
+
+    def _judge(self, query: Query) -> Iterator[int]:
+        held_bytes = 0
+        for topic in query.topics():
+            if not topic.is_deleted and topic in query.reads:
+                held_bytes += query.held_bytes_of(topic)
+            yield len(topic.queues)
+        wall_ms, lease = self._chain.clock.wall_ms(), query.lease
+        if lease.judge(wall_ms, held_bytes):
+            self.leases_broken[lease.cause] += 1
+            self._record(LeaseEvent(wall_ms, "lease-broken", query.name, lease.cause, lease.text))
+            self.save(query)
+
+    def _braked(self, is_changed: bool) -> None:
+        if is_changed:
+            self._chain.request_turn()
+
+    def look_now(self, topic: Topic) -> None:
+        """Its limits were made anew: a brake belongs into them before the next publish is judged.
+
+        A topic that many read is looked at piece by piece, with all others.
+        """
+        if topic in self.readers and self.positions_on(topic) <= LOOK_STEPS_MAX:
+            backlogs = self.backlogs(topic)
+            is_changed = (
+                self.pressures.look(topic, backlogs) if backlogs else self.pressures.forget(topic)
+            )
+            self._braked(is_changed)
         if self.look_ms is not None:
             self.look_ms = self._chain.now_ms
-            self.due(self.look_ms)
 
     def lowest_kept(self, queue: Queue) -> int | None:
         """The first offset that a lease keeps of a queue; None when none does (D11)."""
-        topic = queue.topic
-        return min(
-            (
-                query.lowest(queue)
-                for query in self.queries.values()
-                if query.lease.holds and topic in query.reads
-            ),
-            default=None,
-        )
+        readers = self.readers.get(queue.topic)
+        if not readers:
+            return None
+        return min((query.lowest(queue) for query in readers if query.lease.holds), default=None)
 
     def backlogs(self, topic: Topic) -> list[QueryBacklog]:
         """How far behind each query is that may brake a topic's publishers."""
         now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
         return [
             query.backlog(topic, wall_ms, now_ms)
-            for query in self._alive(now_ms)
-            if topic in query.reads
+            for query in self.readers.get(topic, ())
+            if self._may_brake(query, topic)
         ]
+
+    def positions_on(self, topic: Topic) -> int:
+        """How many queues ``backlogs`` looks at."""
+        return len(self.readers.get(topic, ())) * len(topic.queues)
+
+    def ttl_ms(self, wanted_ms: int) -> int:
+        """How long a lease lasts without a word; 0 = as long as may be."""
+        longest_ms = self._settings.lease_ms_max
+        return min(wanted_ms, longest_ms) if wanted_ms > 0 else longest_ms
 
     def take_lease_events(self) -> list[LeaseEvent]:
         """Leases that broke or were mended since the last call, for events."""
@@ -440,13 +516,45 @@ class QueryRegistry:
         """True when it was heard of lately."""
         return query.is_alive(self._chain.now_ms, self._settings.alive_ms_max)
 
-    def _alive(self, now_ms: int) -> list[Query]:
-        alive_ms_max = self._settings.alive_ms_max
-        return [
-            query
-            for query in self.queries.values()
-            if query.lease.holds and query.is_alive(now_ms, alive_ms_max)
-        ]
+    def _may_brake(self, query: Query, topic: Topic) -> bool:
+        return query.lease.holds and topic in query.reads and self.is_alive(query)
+
+    def _read(self, query: Query, topic: Topic, position: Subscription) -> None:
+        query.reads[topic] = position
+        queues = len(topic.queues)
+        self.readers.setdefault(topic, {})[query] = queues
+        self.positions += queues
+
+    def _unread(self, query: Query, topic: Topic) -> None:
+        query.reads.pop(topic, None)
+        readers = self.readers.get(topic)
+        if readers is not None:
+            self.positions -= readers.pop(query, 0)
+            if not readers:
+                del self.readers[topic]
+
+    def _check_positions(self, query: Query | None, topics: list[Topic]) -> None:
+        """Refuse what would make looks at leases and brakes take for ever."""
+        own = query.reads if query is not None else {}
+        more = sum(len(topic.queues) for topic in topics if topic not in own)
+        if not more:
+            return
+        settings = self._settings
+        one = more + sum(len(topic.queues) for topic in own if not topic.is_deleted)
+        if one > settings.query_queues_max:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"the query would read {one} queues and {settings.query_queues_max} are allowed "
+                "(spark.query_queues_max); read fewer topics, or divide them over several queries",
+            )
+        all_ = more + self.positions
+        if all_ > settings.positions_max:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"all queries together would read {all_} queues and {settings.positions_max} are "
+                "allowed (spark.positions_max); forget one with `penstock queries forget`, or read "
+                "fewer topics",
+            )
 
     def _known(self, name: str, wall_ms: int) -> Query:
         query = self.queries.get(name)
@@ -556,19 +664,27 @@ class QueryRegistry:
 
 
 Backlogs = Callable[["Topic"], list[QueryBacklog]]
+Positions = Callable[["Topic"], int]
+"""How many queues of queries there are to look at for the backlogs of a topic."""
 
 
 class TopicPressure:
     """The brake of one topic; satisfies ``topic.SparkPressure``."""
 
-    __slots__ = ("_backlogs", "_now", "_policy", "brake", "topic")
+    __slots__ = ("_backlogs", "_now", "_policy", "_positions", "brake", "topic")
 
     def __init__(
-        self, topic: Topic, brake: Brake, backlogs: Backlogs, now: Callable[[], int]
+        self,
+        topic: Topic,
+        brake: Brake,
+        backlogs: Backlogs,
+        positions: Positions,
+        now: Callable[[], int],
     ) -> None:
         self.topic = topic
         self.brake = brake
         self._backlogs = backlogs
+        self._positions = positions
         self._now = now
         self._policy = topic.policy
 
@@ -577,13 +693,23 @@ class TopicPressure:
         """True when the policy it was made by is not the topic's any more."""
         return self._policy is not self.topic.policy
 
-    def look(self) -> bool:
+    @property
+    def is_bounded(self) -> bool:
+        """True when a query could fall so far behind that publishers are braked."""
+        return self.brake.mode is not Backpressure.OFF and self.brake.bound.is_set
+
+    def look(self, backlogs: list[QueryBacklog]) -> bool:
         """Fresh figures; True when the brake was put on or let go."""
-        return self.brake.look(self._backlogs(self.topic), self._now())
+        return self.brake.look(backlogs, self._now())
 
     def begin(self, arriving: int, arriving_bytes: int) -> None:
-        """Fresh figures for this turn."""
-        self.look()
+        """Fresh figures for this turn.
+
+        Of a topic that very many read they are those of the last look and what was admitted since:
+        never less than what is behind, so a hard bound holds all the same.
+        """
+        if self._positions(self.topic) <= LOOK_STEPS_MAX:
+            self.look(self._backlogs(self.topic))
         self.brake.count(arriving, arriving_bytes)
 
     def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
@@ -598,32 +724,41 @@ class TopicPressure:
 class Pressures:
     """The brakes of all topics that queries read."""
 
-    __slots__ = ("_backlogs", "_now", "_settings", "by_topic")
+    __slots__ = ("_backlogs", "_now", "_positions", "_settings", "by_topic")
 
-    def __init__(self, settings: SparkSettings, backlogs: Backlogs, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: SparkSettings,
+        backlogs: Backlogs,
+        positions: Positions,
+        now: Callable[[], int],
+    ) -> None:
         self._settings = settings
         self._backlogs = backlogs
+        self._positions = positions
         self._now = now
         self.by_topic: dict[Topic, TopicPressure] = {}
 
-    def look(self, topics: set[Topic]) -> bool:
-        """Fresh figures for the topics that living queries read; True when a brake changed."""
+    def look(self, topic: Topic, backlogs: list[QueryBacklog]) -> bool:
+        """Fresh figures of the living queries that read a topic; True when its brake changed."""
         is_changed = False
-        for topic in [each for each in self.by_topic if each not in topics or each.is_deleted]:
-            is_changed |= self._detach(self.by_topic.pop(topic))
-        for topic in topics:
-            pressure = self.by_topic.get(topic)
-            if pressure is None or pressure.is_stale:
-                if pressure is not None:
-                    self._detach(pressure)
-                pressure = self.by_topic[topic] = self._made(topic)
-            is_changed |= pressure.look()
-            brake = pressure.brake
-            if brake.is_on or (brake.mode is Backpressure.HARD and brake.bound.is_set):
-                self._attach(pressure)
-            else:
-                is_changed |= self._detach(pressure)
+        pressure = self.by_topic.get(topic)
+        if pressure is None or pressure.is_stale:
+            if pressure is not None:
+                self._detach(pressure)
+            pressure = self.by_topic[topic] = self._made(topic)
+        is_changed |= pressure.look(backlogs)
+        brake = pressure.brake
+        if brake.is_on or (brake.mode is Backpressure.HARD and brake.bound.is_set):
+            self._attach(pressure)
+        else:
+            is_changed |= self._detach(pressure)
         return is_changed
+
+    def forget(self, topic: Topic) -> bool:
+        """No living query reads it; True when that lets publishers go."""
+        pressure = self.by_topic.pop(topic, None)
+        return pressure is not None and self._detach(pressure)
 
     def held(self, topic: Topic, query: str) -> str | None:
         """Why publishers of a topic wait because of a query, if they do."""
@@ -635,7 +770,7 @@ class Pressures:
     def _made(self, topic: Topic) -> TopicPressure:
         mode, bound = self.rule(topic.policy)
         brake = Brake(str(topic.name), mode, bound, self._now())
-        return TopicPressure(topic, brake, self._backlogs, self._now)
+        return TopicPressure(topic, brake, self._backlogs, self._positions, self._now)
 
     def rule(self, policy: TopicPolicy) -> tuple[Backpressure, BacklogBound]:
         """What holds for a topic with this policy: its own words, else the settings'."""

@@ -5,6 +5,9 @@ answered from the index, up to durable ends (D7), or held until there is enough 
 is up (F12); arrival wakes it, nothing polls. Each query's lease keeps what it has not processed
 (F18), and queries that fall behind slow the publishers of their topics (``query.py``).
 
+Whatever goes over many topics or queues is a task: it yields what each step costs, and goes on in
+the next turn when this one has done its share. Mostly it is done at once.
+
 Invariants: a held poll is answered exactly once unless its asker goes first; nobody is shown an
 offset that a crash could give to another message; every query is known by name, at most
 ``spark.queries_max`` of them.
@@ -13,21 +16,19 @@ Not here: the socket (``server/flight.py``), rows (``penstock.bulk``).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from functools import lru_cache
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.engine.spark.query import Query, QueryRefused, QueryRegistry
+from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.index import QueueIndex
-from penstock.model.names import NAME_BYTES_MAX, TopicName
+from penstock.model.names import TopicName
 from penstock.model.queries import (
     BAD_REQUEST,
     EPOCH,
     LOCATED_ENTRIES_MAX,
-    NO_TOPIC,
     AnyRequest,
     AnyResponse,
     BatchProgress,
@@ -59,24 +60,41 @@ if TYPE_CHECKING:
 WAIT_MS_MAX: Final = 60_000
 """Longest hold of a poll: a query that is gone must not look alive for longer."""
 POLLS_HELD_MAX: Final = 4096
-_POLLS: Final = "polls"
+TASKS_MAX: Final = 1024
+"""Questions under way that take more than one turn; each is known by a link that waits for it."""
+STEPS_MAX: Final = 500
+"""Of tasks in one turn, some 4 us each: 2 ms, or twice that when the last step is a large one."""
+QUEUE_STEPS: Final = 2
+"""What one queue of an answer costs."""
 STATES: Final = ("running", "idle", "stopped", "failed")
 """What a query may report of itself."""
 
 
-class PollOutlet(Protocol):
-    """Whoever polls."""
+class QueryOutlet(Protocol):
+    """Whoever asks."""
 
-    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
-        """A poll that was held has its answer."""
+    def answered(self, request: AnyRequest, answer: AnyResponse | QueryRefused) -> None:
+        """A question that had to wait has its answer."""
         ...
+
+
+Steps = Generator[int, None, AnyResponse | None]
+"""A task: yields what it costs, returns the answer, or None when the poll is held."""
+
+
+class _Task(NamedTuple):
+    """A question under way."""
+
+    request: AnyRequest
+    outlet: QueryOutlet
+    steps: Steps
 
 
 class _HeldPoll(NamedTuple):
     """A poll that waits."""
 
     request: PollRequest[int]
-    outlet: PollOutlet
+    outlet: QueryOutlet
     query: Query
     topics: list[Topic]
 
@@ -103,7 +121,14 @@ class QueryService:
         # Transient records below this position did not survive the restart (D6).
         self._transient_floor = transient_floor
         self.held: HeldPulls[_HeldPoll] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
-        """Polls that wait; to be looked at only."""
+        """Polls that wait, by query; to be looked at only."""
+        self._tasks: deque[_Task] = deque()
+        self._woken: dict[Query, None] = {}
+        """Queries with held polls whose topics have new messages; bounded by their number."""
+        self._late: deque[_HeldPoll] = deque()
+        """Polls whose time is up; bounded as the held ones they were."""
+        self._steps_left = STEPS_MAX
+        """Of this turn."""
 
     @property
     def epoch(self) -> int:
@@ -115,58 +140,128 @@ class QueryService:
         """Wall time, as messages are stamped with it."""
         return self._chain.clock.wall_ms()
 
-    def handle(self, request: AnyRequest, outlet: PollOutlet) -> AnyResponse | None:
-        """The response, or None for a poll that is held; raises ``QueryRefused``."""
+    def handle(self, request: AnyRequest, outlet: QueryOutlet) -> AnyResponse | None:
+        """The response, or None when ``outlet`` gets it later; raises ``QueryRefused``."""
         match request:
             case PollRequest():
                 return self.poll(request, outlet)
             case ResolveRequest():
-                topics = self.resolve(request.topics, request.pattern)
-                return ResolveResponse(epoch=self.epoch, topics=[_range(each) for each in topics])
-            case OffsetsByTimeRequest():
-                offsets = {request.topic: self.by_time(request.topic, request.at_ms)}
-                return OffsetsByTimeResponse(epoch=self.epoch, offsets=offsets)
+                return self._begin(_Task(request, outlet, self._resolving(request)))
             case LeaseRequest():
-                topics = self.resolve(request.topics, request.pattern)
-                lease = self.lease(
-                    request.subscription,
-                    topics,
-                    request.start,
-                    ttl_ms=request.ttl_ms,
-                    checkpoint=request.checkpoint,
-                )
-                return LeaseResponse(
-                    ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text
-                )
+                return self._begin(_Task(request, outlet, self._leasing(request)))
+            case OffsetsByTimeRequest():
+                return self._begin(_Task(request, outlet, self._finding(request)))
+            case LocateRequest():
+                return self.locate(request)
             case ReleaseRequest():
                 for query in self.registry.on_subscription(request.subscription):
                     self.release(query.name, is_final=request.is_final)
             case ReportRequest():
                 state = request.state if request.state in STATES else "running"
                 self.report(request.subscription, request.progress, state, request.text)
-            case LocateRequest():
-                return self.locate(request)
         return EmptyResponse()
+
+    # Tasks.
+
+    def _begin(self, task: _Task) -> AnyResponse | None:
+        """Do it as far as this turn has room for; None = its outlet gets the answer later."""
+        if not self._tasks and (done := self._advance(task)) is not None:
+            return done[0]
+        if len(self._tasks) >= TASKS_MAX:
+            raise QueryRefused(
+                BAD_REQUEST, f"{TASKS_MAX} questions over many topics are under way; try again"
+            )
+        self._tasks.append(task)
+        self._chain.request_turn()
+        return None
+
+    def _advance(self, task: _Task) -> tuple[AnyResponse | None] | None:
+        """What it returned, once it has; None while it is not done."""
+        while self._steps_left > 0:
+            try:
+                self._steps_left -= next(task.steps)
+            except StopIteration as end:
+                return (end.value,)
+        return None
+
+    def _go_on(self) -> None:
+        """Serve what waits, as far as this turn has room for."""
+        while self._steps_left > 0 and (self._tasks or self._late or self._woken):
+            if self._late:
+                self._wake([self._late.popleft()])
+            elif self._woken:
+                query = next(iter(self._woken))
+                del self._woken[query]
+                self._wake(self.held.arrived(query, self._wants))
+            else:
+                task = self._tasks.popleft()
+                try:
+                    done = self._advance(task)
+                except QueryRefused as refused:
+                    task.outlet.answered(task.request, refused)
+                    continue
+                if done is None:
+                    self._tasks.append(task)
+                elif done[0] is not None:
+                    task.outlet.answered(task.request, done[0])
+        if self.can_move:
+            self._chain.request_turn()
+
+    @property
+    def can_move(self) -> bool:
+        """True when a question could go on in the next turn."""
+        return bool(self._tasks or self._late or self._woken)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True when there is something to do in a turn, or at a deadline."""
+        return bool(
+            self.held.held
+            or self.can_move
+            or self._steps_left < STEPS_MAX
+            or self.registry.look_ms is not None
+        )
 
     # Topics and ranges.
 
-    def resolve(self, topics: list[str] | None, pattern: str | None) -> list[Topic]:
+    def _search(
+        self, topics: list[str] | None, pattern: str | None
+    ) -> Generator[int, None, list[Topic]]:
         """The topics that are meant, in the order of their names."""
-        return found_topics(self._topics, topics, pattern)
+        return search_topics(self._topics, topics, pattern, self.registry.query_queues_max)
 
-    def by_time(self, topic: str, at_ms: int) -> dict[int, int]:
+    def _resolving(self, request: ResolveRequest) -> Steps:
+        ranges: list[TopicRange] = []
+        for topic in (yield from self._search(request.topics, request.pattern)):
+            if not topic.is_deleted:
+                ranges.append(_range(topic))
+                yield QUEUE_STEPS * len(topic.queues)
+        return ResolveResponse(epoch=self.epoch, topics=ranges)
+
+    def _leasing(self, request: LeaseRequest) -> Steps:
+        topics = yield from self._search(request.topics, request.pattern)
+        lease = yield from self._lease(request, [each for each in topics if not each.is_deleted])
+        return LeaseResponse(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
+
+    def _finding(self, request: OffsetsByTimeRequest) -> Steps:
+        (topic,) = yield from self._search([request.topic], None)
+        offsets = self.by_time(topic, request.at_ms)
+        return OffsetsByTimeResponse(epoch=self.epoch, offsets={request.topic: offsets})
+
+    def by_time(self, topic: Topic, at_ms: int) -> dict[int, int]:
         """First offset stored at or after a wall time, for each queue; the durable end if none."""
-        found = self.resolve([topic], None)[0]
         return {
             queue.number: min(queue.index.search_time(at_ms), queue.durable_end)
-            for queue in found.queues
+            for queue in topic.queues
         }
 
     def locate(
         self, request: LocateRequest, *, entries_max: int = LOCATED_ENTRIES_MAX
     ) -> LocateResponse:
         """Where the index entries of a range are, as far as they are durable."""
-        topic, number = self.resolve([request.topic], None)[0], request.queue
+        topic, number = topic_named(self._topics, request.topic), request.queue
+        if topic is None:
+            raise no_topic(request.topic)
         if not 0 <= number < len(topic.queues):
             raise QueryRefused(
                 BAD_REQUEST,
@@ -192,44 +287,53 @@ class QueryService:
 
     # Polls.
 
-    def poll(self, request: PollRequest[int], outlet: PollOutlet) -> PollResponse[int] | None:
-        """The answer, or None when the poll is held: then ``polled`` is called later."""
-        topics = self.resolve(request.topics, request.pattern)
+    def poll(self, request: PollRequest[int], outlet: QueryOutlet) -> PollResponse[int] | None:
+        """The answer, or None when the poll has to wait: then ``outlet`` gets it later."""
+        answer = self._begin(_Task(request, outlet, self._polling(request, outlet)))
+        assert answer is None or isinstance(answer, PollResponse)
+        return answer
+
+    def _polling(self, request: PollRequest[int], outlet: QueryOutlet) -> Steps:
+        topics = yield from self._search(request.topics, request.pattern)
         self._check(request)
         query = self.registry.get_or_create(
             request.subscription, topics, request.start, request.checkpoint
         )
+        yield len(topics)
         query.polls += 1
         if request.report is not None:
             query.last = request.report.over(query.last)
-        self._acknowledge(query, topics, request.start)
+        yield from self._acknowledge(query, topics, request.start)
         waiting = _HeldPoll(request, outlet, query, topics)
         if request.wait_ms > 0 and not self._has_enough(waiting):
             query.state = "idle"
             deadline_ms = self._chain.now_ms + min(request.wait_ms, WAIT_MS_MAX)
-            if self.held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
+            if self.held.hold(query, waiting, deadline_ms, owner=id(outlet)):
                 self._chain.request_turn()  # the deadline may be the nearest now
                 return None
-        return self._answer(waiting)
+        return (yield from self._answer(waiting))
 
     def arrived(self, queue: Queue) -> None:
         """The durable end of a queue moved: answer the polls that have enough now."""
         if self.held.held:
-            topic = queue.topic
-            self._answer_held(
-                self.held.arrived(
-                    _POLLS, lambda each: topic in each.topics and self._has_enough(each)
-                )
-            )
+            for query in self.registry.readers.get(queue.topic, ()):
+                if self.held.count(query):
+                    self._woken[query] = None
+            if self._woken:
+                self._go_on()
 
-    def disconnected(self, outlet: PollOutlet) -> None:
-        """An asker is gone: its polls are dropped unanswered."""
+    def disconnected(self, outlet: QueryOutlet) -> None:
+        """An asker is gone: its questions are dropped unanswered."""
         self.held.cancel_owner(id(outlet))
+        self._late = deque(each for each in self._late if each.outlet is not outlet)
+        self._tasks = deque(each for each in self._tasks if each.outlet is not outlet)
 
     def due(self, now_ms: int) -> None:
-        """Answer polls whose time is up; look at leases and brakes."""
+        """Go on with what takes several turns, answer polls whose time is up; leases and brakes."""
+        self._steps_left = STEPS_MAX
         if self.held.held:
-            self._answer_held(self.held.due(now_ms))
+            self._late.extend(self.held.due(now_ms))
+        self._go_on()
         self.registry.due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -246,22 +350,17 @@ class QueryService:
 
     # Leases and reports.
 
-    def lease(
-        self,
-        subscription: str,
-        topics: list[Topic],
-        start: OffsetMap,
-        *,
-        ttl_ms: int,
-        checkpoint: str = "",
-    ) -> Lease:
+    def _lease(self, request: LeaseRequest, topics: list[Topic]) -> Generator[int, None, Lease]:
         """Keep what a query has not processed; where one begins that was silent is believed."""
-        known = self.registry.find(subscription, checkpoint)
+        known = self.registry.find(request.subscription, request.checkpoint)
         is_begun = known is None or not self.registry.is_alive(known)
-        query = self.registry.get_or_create(subscription, topics, start, checkpoint)
-        if ttl_ms:
-            query.lease.ttl_ms = ttl_ms
-        self._acknowledge(query, topics, start, is_sure=is_begun)
+        query = self.registry.get_or_create(
+            request.subscription, topics, request.start, request.checkpoint
+        )
+        yield len(topics)
+        if request.ttl_ms:
+            query.lease.ttl_ms = self.registry.ttl_ms(request.ttl_ms)
+        yield from self._acknowledge(query, topics, request.start, is_sure=is_begun)
         self.registry.save(query)
         return query.lease
 
@@ -292,9 +391,12 @@ class QueryService:
 
     def _acknowledge(
         self, query: Query, topics: list[Topic], start: OffsetMap, *, is_sure: bool = False
-    ) -> None:
+    ) -> Generator[int, None, None]:
         messages = size = 0
         for topic in topics:
+            yield 1
+            if topic.is_deleted or topic not in query.reads:
+                continue  # went between two turns
             for number, offset in start.get(str(topic.name), {}).items():
                 queue = topic.queues[number] if 0 <= number < len(topic.queues) else None
                 if queue is None or offset > queue.durable_end:
@@ -302,6 +404,7 @@ class QueryService:
                 ahead = query.acknowledge(queue, offset, is_sure=is_sure)
                 messages += ahead[0]
                 size += ahead[1]
+                yield 1
         if messages:
             query.had_batch = True
             query.drain.took(messages, size, self._chain.now_ms)
@@ -325,26 +428,33 @@ class QueryService:
                     return True
         return False
 
-    def _answer_held(self, polls: list[_HeldPoll]) -> None:
+    def _wake(self, polls: list[_HeldPoll]) -> None:
+        """They are held no longer."""
         for poll in polls:
             self.registry.heartbeat(poll.query)
-            answer: PollResponse[int] | QueryRefused
-            try:
-                answer = self._answer(poll)
-            except QueryRefused as refused:
-                answer = refused
-            poll.outlet.polled(poll.request, answer)
+            self._tasks.append(_Task(poll.request, poll.outlet, self._answer(poll)))
 
-    def _answer(self, poll: _HeldPoll) -> PollResponse[int]:
+    def _wants(self, poll: _HeldPoll) -> bool:
+        self._steps_left -= len(poll.topics)
+        return self._has_enough(poll)
+
+    def _answer(self, poll: _HeldPoll) -> Generator[int, None, PollResponse[int]]:
         request, query = poll.request, poll.query
         topics = [topic for topic in poll.topics if not topic.is_deleted]
         if len(topics) < len(poll.topics):
-            topics = self.resolve(request.topics, request.pattern)  # says which one is missing
+            # Says which one is missing.
+            topics = yield from self._search(request.topics, request.pattern)
         answer = PollResponse[int](epoch=self.epoch, ends={}, latest={})
-        queues = [queue for topic in topics for queue in topic.queues]
-        slices = [self._readable(poll, queue, answer) for queue in queues]
-        ends = fair_ends(slices, request.rows_max, request.bytes_max)
+        queues: list[Queue] = []
+        slices: list[QueueSlice] = []
+        for topic in topics:
+            yield len(topic.queues)
+            if not topic.is_deleted:
+                queues += topic.queues
+                slices += [self._readable(poll, queue, answer) for queue in topic.queues]
+        ends = yield from fair_ends(slices, request.rows_max, request.bytes_max)
         for queue, slice_, end in zip(queues, slices, ends, strict=True):
+            yield QUEUE_STEPS
             name = str(queue.topic.name)
             answer.ends.setdefault(name, {})[queue.number] = end
             answer.latest.setdefault(name, {})[queue.number] = queue.durable_end
@@ -396,132 +506,6 @@ def _range(topic: Topic) -> TopicRange:
     return TopicRange(name=str(topic.name), queues=queues)
 
 
-# ---- topics by name -----------------------------------------------------------------------------
-# By name, by pattern, or all that are not hidden (D9).
-
-
-NAMES_MAX: Final = 10_000
-
-
-def found_topics(
-    known: Mapping[TopicName, Topic], names: list[str] | None, pattern: str | None
-) -> list[Topic]:
-    """The topics, in the order of their names; raises ``QueryRefused``."""
-    if names is not None:
-        if len(names) > NAMES_MAX:
-            raise QueryRefused(BAD_REQUEST, f"{len(names)} topics are named, limit {NAMES_MAX}")
-        found = [_named(known, name) for name in dict.fromkeys(names)]
-    else:
-        matches = None if pattern is None else topic_pattern(pattern)
-        found = [
-            topic
-            for name, topic in known.items()
-            if not name.is_hidden and (matches is None or matches.fullmatch(str(name)))
-        ]
-    return sorted(found, key=lambda topic: str(topic.name))
-
-
-def _named(known: Mapping[TopicName, Topic], name: str) -> Topic:
-    space, _, last = name.rpartition("/")
-    topic = known.get(TopicName("", name)) or known.get(TopicName(space, last))
-    if topic is None:
-        # A name may hold slashes itself: then no cut at the last one finds it.
-        topic = next((each for known_name, each in known.items() if str(known_name) == name), None)
-    if topic is not None:
-        return topic
-    shown = [str(each) for each in known if not each.is_hidden][:NAMES_MAX]
-    nearest = get_close_matches(name, shown, n=1)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else "`penstock topics list` shows them"
-    raise QueryRefused(NO_TOPIC, f"there is no topic '{name}'; {hint}")
-
-
-# ---- patterns -----------------------------------------------------------------------------------
-# Regular expressions of topic names whose time is bounded before they are used.
-#
-# Python's matcher tries one way after the other, and a few characters can ask for more ways than
-# there is time: ``(a+)+b``. The broker has one thread, so a pattern is looked at first. Every
-# choice it leaves multiplies the ways:
-#
-# | *  +  {2,}  {2,99}   as many as a name has characters       ?            two
-# | (a|b|c)              three; outside of groups one after the other, which costs nothing
-#
-# A repeated group must not hold a choice, because then the ways multiply with every turn.
-
-
-PATTERN_CHARACTERS_MAX: Final = 1024
-WAYS_MAX: Final = 2 * NAME_BYTES_MAX**3
-"""Three times "anything" in a name; some tenths of a second in the worst of names, never more."""
-PATTERNS_KEPT: Final = 256
-_TURNS_MAX: Final = 64
-_SKIPPED: Final = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|[:=!>#]|<[=!])?|\(", re.S
-)
-"""What is one thing whatever it holds: an escape, a class of characters, the head of a group."""
-_REPEAT: Final = re.compile(r"[*+]|\{\d*,?\d*\}|\?")
-
-
-@lru_cache(maxsize=PATTERNS_KEPT)
-def topic_pattern(text: str) -> re.Pattern[str]:
-    """The compiled pattern; raises ``QueryRefused`` when it is none, or would take too long."""
-    if len(text) > PATTERN_CHARACTERS_MAX:
-        raise QueryRefused(
-            BAD_REQUEST, f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters"
-        )
-    try:
-        compiled = re.compile(text)
-    except re.error as problem:
-        raise QueryRefused(
-            BAD_REQUEST, f"pattern {text!r} is no regular expression: {problem}"
-        ) from None
-    if ways(text) > WAYS_MAX:
-        raise QueryRefused(
-            BAD_REQUEST,
-            f"pattern {text!r} may take too long: at most three of * and + in a pattern, and none "
-            "in a group that is repeated itself",
-        )
-    return compiled
-
-
-def ways(text: str) -> int:
-    """At most so many ways a good pattern leaves to match a name."""
-    total, at = 1, 0
-    groups: list[list[int]] = []
-    """Of each open group: alternatives so far, ways when it began."""
-    closed = 1
-    """Ways that the thing just before leaves by itself."""
-    while at < len(text):
-        if (skipped := _SKIPPED.match(text, at)) is not None:
-            if skipped[0].startswith("("):
-                groups.append([1, total])
-            closed, at = 1, skipped.end()
-        elif (repeat := _REPEAT.match(text, at)) is not None:
-            total *= _factor(repeat[0], closed)
-            # A question mark behind a repeat says how to try, not how often.
-            at = repeat.end() + (text[repeat.end() : repeat.end() + 1] in ("?", "+"))
-        else:
-            if text[at] == ")" and groups:
-                alternatives, before = groups.pop()
-                total *= alternatives
-                closed = total // before
-            else:
-                closed = 1
-                if text[at] == "|" and groups:
-                    groups[-1][0] += 1
-            at += 1
-    return total
-
-
-def _factor(repeat: str, each: int) -> int:
-    """How many times as many ways a repeat leaves, of a thing that leaves ``each`` by itself."""
-    if repeat == "?":
-        return 2
-    least, comma, _ = repeat.strip("{}").partition(",")
-    if repeat[0] == "{" and not comma:
-        turns = min(int(least or 1), _TURNS_MAX)
-        return min(int(each ** max(0, turns - 1)), WAYS_MAX + 1)
-    return NAME_BYTES_MAX if each == 1 else WAYS_MAX + 1
-
-
 # ---- shares -------------------------------------------------------------------------------------
 # How a limit of rows and bytes is shared among queues: max-min fair, from the index alone.
 #
@@ -542,6 +526,10 @@ class QueueSlice(NamedTuple):
         return self.entries.bytes_between(self.start, self.end)
 
 
+END_STEPS: Final = 8
+"""What it costs to find where a slice has so many bytes: one look at the index for each halving."""
+
+
 def max_min_shares(wanted: Sequence[int], total: int) -> list[int]:
     """``total`` for those who want so much: nobody gets more than it wants, none can be envied."""
     given = [0] * len(wanted)
@@ -553,8 +541,10 @@ def max_min_shares(wanted: Sequence[int], total: int) -> list[int]:
     return given
 
 
-def fair_ends(slices: Sequence[QueueSlice], rows_max: int, bytes_max: int) -> list[int]:
-    """Where each slice_ ends so that all together are within the limits; 0 = no limit."""
+def fair_ends(
+    slices: Sequence[QueueSlice], rows_max: int, bytes_max: int
+) -> Generator[int, None, list[int]]:
+    """Where each slice ends so that all together are within the limits; 0 = no limit."""
     ends = [each.end for each in slices]
     rows = [each.end - each.start for each in slices]
     if 0 < rows_max < sum(rows):
@@ -562,10 +552,15 @@ def fair_ends(slices: Sequence[QueueSlice], rows_max: int, bytes_max: int) -> li
         ends = [each.start + count for each, count in zip(slices, rows, strict=True)]
     if bytes_max > 0 and any(rows):
         cut = [each._replace(end=end) for each, end in zip(slices, ends, strict=True)]
-        sizes = [each.size_bytes for each in cut]
+        sizes: list[int] = []
+        for each in cut:
+            yield 1
+            sizes.append(each.size_bytes)
         if sum(sizes) > bytes_max:
-            shares = max_min_shares(sizes, bytes_max)
-            ends = [_end_within(each, share) for each, share in zip(cut, shares, strict=True)]
+            ends = []
+            for each, share in zip(cut, max_min_shares(sizes, bytes_max), strict=True):
+                yield END_STEPS
+                ends.append(_end_within(each, share))
             if all(end == each.start for each, end in zip(cut, ends, strict=True)):
                 oldest = min(
                     (at for at, count in enumerate(rows) if count), key=lambda at: _age(cut[at])

@@ -12,11 +12,12 @@ Not here: which path goes where (``api.py``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,7 +25,7 @@ from starlette.requests import Request
 
 from penstock.adapters.amqp.management.operator_service import OperatorService
 from penstock.adapters.amqp.users import is_loopback
-from penstock.engine.spark.query_service import PATTERN_CHARACTERS_MAX, ways
+from penstock.engine.spark.topic_search import PatternTooLong, checked_pattern, ways
 from penstock.model.names import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class ApiRequest:
 
     async def body(self, kind: type[T]) -> T:
         """The JSON body as this type; 400 when it is not."""
+        body = await self.raw_body()
+        with bad_json():
+            # Not strict: RabbitMQ's own tool writes numbers and booleans as text.
+            return msgspec.json.decode(body, type=kind, strict=False)
+
+    async def raw_body(self) -> bytes:
+        """The JSON body as it came; an empty one means nothing is said."""
         chunks: list[bytes] = []
         size = 0
         async for chunk in self._request.stream():
@@ -76,13 +84,7 @@ class ApiRequest:
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
-        try:
-            # Not strict: RabbitMQ's own tool writes numbers and booleans as text.
-            return msgspec.json.decode(b"".join(chunks) or b"{}", type=kind, strict=False)
-        except RecursionError:
-            raise bad_request("the body is nested too deep") from None
-        except (msgspec.DecodeError, msgspec.ValidationError) as problem:
-            raise bad_request(str(problem)) from None
+        return b"".join(chunks) or b"{}"
 
     def is_set(self, name: str) -> bool:
         """True when a query parameter says so."""
@@ -172,6 +174,30 @@ class ApiError(Exception):
 
 def bad_request(reason: str) -> ApiError:
     return ApiError(400, "bad_request", reason)
+
+
+@contextlib.contextmanager
+def bad_json() -> Iterator[None]:
+    """400 for a body that is no JSON, or of another shape."""
+    try:
+        yield
+    except RecursionError:
+        raise bad_request("the body is nested too deep") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise bad_request(str(problem)) from None
+
+
+async def in_pieces(steps: Generator[int, None, T], steps_max: int) -> T:
+    """What they return; the broker takes its turns whenever so many were made."""
+    done = 0
+    while True:
+        try:
+            done += next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        if done >= steps_max:
+            done = 0
+            await asyncio.sleep(0)
 
 
 def reason_of(error: AmqpError) -> str:
@@ -288,21 +314,20 @@ async def _filtered(request: ApiRequest, rows: list[dict[str, Any]]) -> list[dic
 
 async def _searched(text: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those in whose name the pattern is found, whatever the case; 400 for one that takes long."""
-    if len(text) > PATTERN_CHARACTERS_MAX:
-        raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
     # Found anywhere: "anything" before or behind says nothing, and would be tried at every place.
     wanted = _ANYTHING_BEHIND.sub("", _ANYTHING_BEFORE.sub("", text))
-    try:
-        pattern = re.compile(wanted, re.IGNORECASE)
-    except (re.error, OverflowError, RecursionError) as problem:
-        raise bad_request(f"name {text!r} is no regular expression: {problem}") from None
     is_anchored = wanted.startswith("^") and "|" not in wanted
-    steps = ways(wanted) * (1 if is_anchored else NAME_BYTES_MAX)
-    if steps > SEARCH_STEPS_MAX:
+    places = 1 if is_anchored else NAME_BYTES_MAX
+    try:
+        pattern = checked_pattern(wanted, SEARCH_STEPS_MAX // places, re.IGNORECASE)
+    except PatternTooLong:
         raise bad_request(
             f"name {text!r} may take too long: at most one of * and + in a pattern, two behind ^, "
             "and none in a group that is repeated itself"
-        )
+        ) from None
+    except ValueError as problem:
+        raise bad_request(f"name {problem}") from None
+    steps = ways(wanted) * places
     found: list[dict[str, Any]] = []
     count = SEARCH_STEPS_MAX // max(steps, NAME_BYTES_MAX)
     for at in range(0, len(rows), count):

@@ -33,8 +33,8 @@ import msgspec
 
 from penstock.adapters.amqp.exchange_commands import delete_exchange
 from penstock.adapters.amqp.management.definitions import (
+    STEPS_MAX,
     BindingDefinition,
-    Definitions,
     ExchangeDefinition,
     PolicyDefinition,
     UserDefinition,
@@ -45,6 +45,7 @@ from penstock.adapters.amqp.management.definitions import (
     make_exchange,
     make_vhost,
     permission_view,
+    read_definitions,
 )
 from penstock.adapters.amqp.management.views import (
     all_bindings,
@@ -66,7 +67,9 @@ from penstock.server.management.request import (
     ApiRequest,
     EmptyResponse,
     RouteTable,
+    bad_json,
     bad_request,
+    in_pieces,
     not_found,
     paged,
     reason_of,
@@ -402,13 +405,16 @@ async def import_document(
 ) -> EmptyResponse | dict[str, Any]:
     """Make what a document defines, all of it or nothing; told is what there is nothing for.
 
+    A long one is read, checked and made in pieces, and others have their turns in between.
     RabbitMQ's 204 when there is no such thing: tools take any 2xx for a yes.
     """
     request.check_administrator()
     host = None if vhost_name is None else api.vhost(vhost_name)
-    document = await request.body(Definitions)
+    body = await request.raw_body()
     try:
-        import_definitions(api.broker, document, host)
+        with bad_json():
+            document = await in_pieces(read_definitions(body), STEPS_MAX)
+        await in_pieces(import_definitions(api.broker, document, host), STEPS_MAX)
     except AmqpError as error:
         # Whatever is missing is missing in the document: never a 404.
         raise bad_request(reason_of(error)) from None

@@ -6,12 +6,24 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.spark.query import SUBSCRIPTION_QUERIES_MAX, QueryRefused
+from penstock.engine.spark.query import (
+    LOOK_PIECE_MS,
+    LOOK_STEPS_MAX,
+    SUBSCRIPTION_QUERIES_MAX,
+    Query,
+    QueryRefused,
+)
 from penstock.engine.spark.views import query_snapshots
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.reason import Reason
 from penstock.model.names import topic_name
-from penstock.model.queries import BatchProgress, PollRequest, ReleaseRequest
+from penstock.model.queries import (
+    BatchProgress,
+    LeaseRequest,
+    LeaseResponse,
+    PollRequest,
+    ReleaseRequest,
+)
 from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
@@ -23,7 +35,7 @@ SPARK = SparkSettings(lease_ms_max=600_000, alive_ms_max=10_000)
 
 
 class Bench(Workbench):
-    def polled(self, _order, _answer):
+    def answered(self, _order, _answer):
         raise AssertionError("nothing waits here")
 
     def poll(self, offset=0, name="etl", **changes):
@@ -359,3 +371,126 @@ def test_giving_a_subscription_back_gives_all_its_queries_back(bench):
     bench.poll(0, checkpoint=FAST)
     bench.engine.queries.handle(ReleaseRequest(subscription="etl", is_final=True), bench)
     assert not bench.engine.queries.registry.queries
+
+
+# ---- many of them -------------------------------------------------------------------------------
+# What a look costs in one turn does not grow with the number of queries and topics.
+
+
+def crowd(queries, topics, **spark):
+    bench = made(**spark)
+    for number in range(topics):
+        bench.topic(f"t{number:04d}")
+    bench.settle()
+    for number in range(queries):
+        lease(bench, f"q{number:03d}", [f"t{each:04d}" for each in range(topics)])
+        bench.settle()
+    return bench
+
+
+def lease(bench, name, topics, **changes):
+    order = LeaseRequest(subscription=name, topics=topics, **changes)
+    return bench.engine.queries.handle(order, Waiting())
+
+
+class Waiting:
+    def answered(self, order, answer):
+        assert isinstance(answer, LeaseResponse), answer
+
+
+class CountedBytes:
+    """Counts how often a lease is asked what it holds."""
+
+    def __init__(self, monkeypatch):
+        self.looked = 0
+        plain = Query.held_bytes_of
+
+        def counted(query, topic):
+            self.looked += 1
+            return plain(query, topic)
+
+        monkeypatch.setattr(Query, "held_bytes_of", counted)
+
+
+def test_a_look_at_many_leases_is_done_in_pieces_with_time_between_them(monkeypatch):
+    bench = crowd(queries=12, topics=150)
+    bench.advance(5_000)  # looks that were under way end
+    registry, counted = bench.engine.queries.registry, CountedBytes(monkeypatch)
+    pieces = []
+    while sum(pieces) < 12 * 150:
+        bench.clock.advance(registry.look_ms - bench.clock.monotonic_ms())
+        before = counted.looked
+        bench.engine.turn()
+        pieces.append(counted.looked - before)
+        assert registry.look_ms >= bench.clock.monotonic_ms() + LOOK_PIECE_MS
+    assert len(pieces) >= 4
+    assert max(pieces) <= LOOK_STEPS_MAX
+
+
+def test_every_lease_is_judged_in_the_end_however_many_there_are(caplog):
+    bench = crowd(queries=12, topics=150)
+    bench.advance(600_001)
+    bench.advance(5_000)
+    queries = bench.engine.queries.registry.queries.values()
+    assert {each.lease.cause for each in queries} == {"silence"}
+    assert bench.engine.queries.registry.leases_broken == {"silence": 12}
+
+
+def test_what_retention_asks_of_a_queue_concerns_its_own_readers_only(monkeypatch):
+    bench = made(queries_max=100)
+    for number in range(40):
+        bench.topic(f"t{number:04d}")
+        lease(bench, f"q{number:03d}", [f"t{number:04d}"])
+    bench.settle()
+    asked = []
+    plain = Query.lowest
+    monkeypatch.setattr(
+        Query, "lowest", lambda query, queue: (asked.append(1), plain(query, queue))[1]
+    )
+    for topic in bench.engine.topics():
+        assert bench.engine.queries.registry.lowest_kept(topic.queues[0]) == 0
+    assert len(asked) == 40
+
+
+def test_queries_times_queues_are_bounded_and_a_refused_one_leaves_nothing():
+    bench = crowd(queries=2, topics=10, positions_max=25, query_queues_max=20)
+    registry = bench.engine.queries.registry
+    names = [f"t{each:04d}" for each in range(10)]
+    with pytest.raises(
+        QueryRefused, match=r"would read 30 queues and 25 are allowed \(spark.posit"
+    ):
+        lease(bench, "q9", names)
+    assert ("q9" in registry.queries, registry.positions) == (False, 20)
+    lease(bench, "q9", names[:5])
+    registry.release("q000", is_final=True)
+    assert registry.positions == 15
+    lease(bench, "q9", names)
+    assert registry.positions == 20
+
+
+def test_one_query_reads_so_many_queues_and_no_more_also_topic_by_topic():
+    bench = crowd(queries=1, topics=10, query_queues_max=10)
+    bench.topic("one-more")
+    with pytest.raises(
+        QueryRefused, match=r"would read 11 queues and 10 are allowed \(spark.query_"
+    ):
+        lease(bench, "q000", ["one-more"])
+
+
+def test_deleted_topics_are_not_counted_any_more():
+    bench = crowd(queries=3, topics=10)
+    for number in range(4):
+        bench.engine.delete_topic(topic_name(f"t{number:04d}"))
+    bench.advance(2_000)
+    assert bench.engine.queries.registry.positions == 3 * 6
+
+
+def test_a_hard_bound_holds_also_on_a_topic_that_very_many_read():
+    bench = made(queries_max=1000, backlog_messages_max=100, backpressure="hard")
+    topic, channel = bench.topic(), bench.channel()
+    for number in range(LOOK_STEPS_MAX + 1):
+        lease(bench, f"q{number:03d}", ["orders"])
+    bench.advance(1_000)
+    for _ in range(20):
+        bench.send(channel, topic, 10)
+    assert bench.stored(topic) == 100

@@ -1,6 +1,5 @@
 """Queries at the desk: what a poll gets, where a query stands, what a restart leaves."""
 
-import time
 from itertools import permutations
 
 import pytest
@@ -10,23 +9,32 @@ from hypothesis import strategies as st
 from kit.workbench import Workbench
 from penstock.engine.spark.query import QueryRefused
 from penstock.engine.spark.query_service import (
-    WAYS_MAX,
+    QUEUE_STEPS,
+    STEPS_MAX,
+    TASKS_MAX,
     QueueSlice,
     fair_ends,
     max_min_shares,
-    topic_pattern,
-    ways,
 )
+from penstock.engine.spark.topic_search import WAYS_MAX
 from penstock.engine.topic import DirectRoute
-from penstock.model.names import NAME_BYTES_MAX
-from penstock.model.queries import BatchProgress, LocateRequest, PollRequest
+from penstock.model.names import topic_name
+from penstock.model.queries import (
+    BatchProgress,
+    LeaseRequest,
+    LocateRequest,
+    PollRequest,
+    ResolveRequest,
+)
+from penstock.settings.load import Settings
+from penstock.settings.protocols import SparkSettings
 
 
 class Asker:
     def __init__(self):
         self.answers = []
 
-    def polled(self, order, answer):
+    def answered(self, order, answer):
         self.answers.append(answer)
 
 
@@ -39,6 +47,13 @@ class Bench(Workbench):
             **changes,
         )
         return self.engine.queries.poll(order, asker or Asker())
+
+    def lease(self, start, name="etl", **changes):
+        order = LeaseRequest(subscription=name, topics=["orders"], start=start, **changes)
+        return self.engine.queries.handle(order, Asker())
+
+    def resolve(self, asker=None, **changes):
+        return self.engine.queries.handle(ResolveRequest(**changes), asker or Asker())
 
     def query(self, name="etl"):
         return self.engine.queries.registry.queries[name]
@@ -136,9 +151,9 @@ def test_an_unknown_topic_names_the_nearest(bench, orders):
 
 def test_a_pattern_never_matches_hidden_topics(bench, orders):
     bench.topic("penstock.secret")
-    assert [str(each.name) for each in bench.engine.queries.resolve(None, ".*")] == ["orders"]
+    assert [each.name for each in bench.resolve(pattern=".*").topics] == ["orders"]
     with pytest.raises(QueryRefused, match="no regular expression"):
-        bench.engine.queries.resolve(None, "(")
+        bench.resolve(pattern="(")
 
 
 def test_offsets_above_the_end_are_shown_to_be_and_not_believed(bench, orders):
@@ -179,11 +194,11 @@ def test_one_late_poll_does_not_set_a_position_back_but_two_do(bench, orders):
 def test_a_lease_of_a_query_that_was_silent_sets_its_position_back(bench, orders):
     fill(bench, orders, 10)
     bench.poll({0: 8})
-    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    bench.lease({"orders": {0: 3}})
     assert bench.query().position(orders.queues[0]) == 8
     bench.poll({0: 8})
     bench.advance(61_000)
-    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    bench.lease({"orders": {0: 3}})
     assert bench.query().position(orders.queues[0]) == 3
 
 
@@ -201,7 +216,7 @@ def test_offsets_by_time_are_those_of_the_first_message_stored_then(bench, order
     bench.advance(1000)
     wall_ms = bench.engine.clock.wall_ms()
     fill(bench, orders, 3)
-    assert bench.engine.queries.by_time("orders", wall_ms) == {0: 3, 1: 0}
+    assert bench.engine.queries.by_time(orders, wall_ms) == {0: 3, 1: 0}
 
 
 def test_progress_is_remembered_and_says_which_part_is_slow(bench, orders):
@@ -250,55 +265,143 @@ def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
         bench.engine.queries.locate(span_of(2, 0, 1), entries_max=5)
 
 
-# ---- patterns -----------------------------------------------------------------------------------
-# A pattern is bounded before it is used: the broker has one thread.
+# ---- pieces ---
+# Nothing that goes over many topics is done in one turn.
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("orders", 1),
-        (r"orders\.\*", 1),
-        ("[a-z+*]", 1),
-        ("[]*+]x", 1),
-        ("orders|payments|refunds", 1),
-        ("(eu|us)-(a|b|c)", 6),
-        ("colou?r", 2),
-        ("[0-9]{8}", 1),
-        ("(eu|us){3}", 8),
-        ("orders-.*", NAME_BYTES_MAX),
-        ("orders-.*?", NAME_BYTES_MAX),
-        (".*-eu-.*", NAME_BYTES_MAX**2),
-        ("(?:orders)+", NAME_BYTES_MAX),
-        ("(?P<region>eu|us)-[^.]+", 2 * NAME_BYTES_MAX),
-    ],
-)
-def test_every_choice_of_a_pattern_counts(pattern, expected):
-    assert ways(pattern) == expected
-    assert topic_pattern(pattern).pattern == pattern
+TOPICS = 400
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["(a+)+b", "(a|aa)+$", "(a?){40}a{40}", "a?" * 30 + "a" * 30, ".*.*.*.*x", "((a*)b?)*",
-     "(?:(a|b)c){2,}", "(a|b){0}(a+)+b", "(.*a){12}", "(a|a)" * 30],
-)  # fmt: skip
-def test_a_pattern_that_would_take_too_long_is_refused_at_once(pattern):
-    before = time.monotonic()
-    with pytest.raises(QueryRefused, match="may take too long"):
-        topic_pattern(pattern)
-    assert time.monotonic() - before < 1
-    assert ways(pattern) > WAYS_MAX
+def crowd(count=TOPICS, queues=1, **spark):
+    bench = Bench(Settings(spark=SparkSettings(**spark)))
+    for number in range(count):
+        bench.topic(f"t{number:04d}", queues=queues)
+    bench.settle()
+    return bench
 
 
-def test_the_worst_pattern_that_is_allowed_ends():
-    assert topic_pattern(".*a.*a.*b").fullmatch("a" * 100) is None
+def turns_until_answered(bench, asker):
+    """How many turns pass; whoever else has something to do has it done in each of them."""
+    turns = 0
+    while not asker.answers:
+        assert bench.engine.needs_turn
+        bench.engine.turn()
+        turns += 1
+    return turns
 
 
-@pytest.mark.parametrize("pattern", ["(", "x" * 1025])
-def test_what_is_no_pattern_is_refused(pattern):
-    with pytest.raises(QueryRefused):
-        topic_pattern(pattern)
+def test_a_pattern_over_many_topics_takes_several_turns_and_finds_them_all():
+    bench, asker = crowd(), Asker()
+    assert bench.resolve(asker, pattern="t.*") is None
+    # Each name is a step, each queue of the answer two.
+    assert turns_until_answered(bench, asker) == (1 + QUEUE_STEPS) * TOPICS // STEPS_MAX
+    assert [each.name for each in asker.answers[0].topics] == sorted(
+        f"t{number:04d}" for number in range(TOPICS)
+    )
+
+
+def test_a_costly_pattern_gets_fewer_names_in_a_turn():
+    cheap, costly = Asker(), Asker()
+    bench = Bench()
+    for number in range(60):
+        bench.topic("a" * 240 + f"{number:02d}")
+    bench.settle()
+    assert bench.resolve(cheap, pattern=".*!").topics == []
+    bench.engine.turn()
+    assert bench.resolve(costly, pattern=".*a.*!") is None
+    assert turns_until_answered(bench, costly) >= 60 * 242**2 // 1000 // (
+        STEPS_MAX + WAYS_MAX // 1000
+    )
+    assert costly.answers[0].topics == []
+
+
+def test_who_asks_for_one_topic_is_answered_while_a_search_goes_on():
+    bench, asker, other = crowd(1000), Asker(), Asker()
+    assert bench.resolve(asker, pattern="t.*") is None
+    assert bench.resolve(other, topics=["t0003"]) is None
+    turns_until_answered(bench, other)
+    assert asker.answers == []
+    turns_until_answered(bench, asker)
+
+
+def test_an_unknown_name_among_many_topics_is_looked_up_in_pieces_too():
+    bench, asker = crowd(), Asker()
+    assert bench.resolve(asker, topics=["t0003x"]) is None
+    turns_until_answered(bench, asker)
+    assert "did you mean 't0003'?" in str(asker.answers[0])
+
+
+def test_a_poll_over_many_queues_is_answered_in_pieces_and_once():
+    bench, asker = crowd(), Asker()
+    assert bench.poll(asker=asker, topics=None, pattern="t.*") is None
+    assert turns_until_answered(bench, asker) > 1
+    assert len(asker.answers) == 1
+    assert len(asker.answers[0].ends) == TOPICS
+
+
+def test_a_held_poll_over_many_queues_is_answered_after_an_arrival():
+    bench, asker = crowd(), Asker()
+    bench.poll(asker=asker, topics=None, pattern="t.*", wait_ms=30_000)
+    bench.settle()
+    assert (asker.answers, bench.engine.queries.polls_held) == ([], 1)
+    bench.publish(bench.channel(), bench.engine.topics()[7], b"x")
+    bench.settle()
+    (answer,) = asker.answers
+    assert answer.rows == 1
+
+
+def test_polls_whose_time_is_up_together_are_answered_over_several_turns():
+    bench, askers = crowd(40, queries_max=100), [Asker() for _ in range(30)]
+    for number, asker in enumerate(askers):
+        bench.poll(asker=asker, topics=None, name=f"q{number}", pattern="t.*", wait_ms=1000)
+        bench.settle()
+    assert bench.engine.queries.polls_held == 30
+    bench.clock.advance(1000)
+    bench.engine.turn()
+    assert 0 < sum(len(each.answers) for each in askers) < 30
+    bench.settle()
+    assert [len(each.answers) for each in askers] == [1] * 30
+
+
+def test_an_asker_that_is_gone_takes_its_search_along():
+    bench, asker = crowd(), Asker()
+    bench.resolve(asker, pattern="t.*")
+    bench.engine.queries.disconnected(asker)
+    bench.settle()
+    assert asker.answers == []
+
+
+def test_searches_under_way_are_bounded():
+    bench, asker = crowd(), Asker()
+    for _ in range(TASKS_MAX):
+        assert bench.resolve(asker, pattern="t.*") is None
+    with pytest.raises(QueryRefused, match=f"{TASKS_MAX} questions"):
+        bench.resolve(asker, pattern="t.*")
+
+
+def test_a_topic_deleted_during_a_search_is_left_out():
+    bench, asker = crowd(), Asker()
+    bench.resolve(asker, pattern="t.*")
+    bench.engine.delete_topic(topic_name("t0398"))
+    bench.engine.delete_topic(topic_name("t0399"))
+    bench.settle()
+    assert len(asker.answers[0].topics) == TOPICS - 2
+
+
+def test_more_queues_than_one_question_may_mean_are_refused():
+    bench, asker = crowd(20, queues=3, query_queues_max=50), Asker()
+    with pytest.raises(QueryRefused, match=r"spark\.query_queues_max"):
+        bench.resolve(asker, pattern="t.*")
+    with pytest.raises(QueryRefused, match=r"spark\.query_queues_max"):
+        bench.poll(topics=None, pattern="t.*")
+    assert len(bench.resolve(pattern="t000.").topics) == 10
+
+
+def test_a_lease_lasts_no_longer_than_the_setting_whatever_is_asked_for(bench, orders):
+    longest_ms = bench.settings.spark.lease_ms_max
+    assert bench.lease({}, ttl_ms=10**15).ttl_ms == longest_ms
+    assert bench.lease({}, ttl_ms=-1).ttl_ms == longest_ms
+    assert bench.lease({}, ttl_ms=5_000).ttl_ms == 5_000
 
 
 # ---- shares -------------------------------------------------------------------------------------
@@ -317,6 +420,15 @@ class Entries:
 
     def entries(self, start, _count):
         return [(0, start, 0, self.store_ms, self.sizes[start], 1, 0, 0)]
+
+
+def finished(steps):
+    """What a generator returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def stretch(*sizes, store_ms=0):
@@ -340,7 +452,7 @@ def test_shares_use_all_there_is_and_nobody_is_envied(wanted, total):
 )
 def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
     stretches = [stretch(*sizes) for sizes in queues]
-    ends = fair_ends(stretches, rows_max, bytes_max)
+    ends = finished(fair_ends(stretches, rows_max, bytes_max))
     rows = sum(ends)
     size = sum(each._replace(end=end).size_bytes for each, end in zip(stretches, ends, strict=True))
     assert not rows_max or rows <= rows_max
@@ -352,4 +464,4 @@ def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
 
 def test_when_nothing_fits_the_oldest_message_goes():
     stretches = [stretch(500, store_ms=9), stretch(500, store_ms=5)]
-    assert fair_ends(stretches, 0, 10) == [0, 1]
+    assert finished(fair_ends(stretches, 0, 10)) == [0, 1]

@@ -6,14 +6,18 @@ connection. Operators' policies are parameters there, as RabbitMQ has it. Import
 permissions, other parameters and limits of a RabbitMQ export are ignored, for there is nothing here
 that they could change, and whoever imports them is told (``ignored_parts``).
 
-An import is all or nothing, also through a crash: the document is checked as a whole before
-anything is made. What is there already must be equivalent, as for a client that declares it: then
-the same document changes nothing a second time.
+The document is checked as a whole before anything is made. What is there already must be
+equivalent, as for a client that declares it: then the same document changes nothing a second time.
+Reading, checking and making are steps, so that whoever runs them can let others have their turns: a
+document of up to ``STEPS_MAX`` steps is one piece, and all or nothing also through a crash. Of a
+longer one a crash leaves what was made so far, in the order of the document (users, vhosts,
+exchanges, queues, bindings), each part whole; the same document once more makes the rest.
 Not here: HTTP (``server/management``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -126,35 +130,64 @@ def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> 
     return document
 
 
+STEPS_MAX: Final = 60
+"""Steps of an import after which others have their turn; one takes some 40 us."""
+MAKE_STEPS: Final = 3
+"""What making one part costs; checking it costs one, and so does reading it."""
+
+
 def import_definitions(
     broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None
-) -> None:
-    """Make what is defined, all of it or nothing.
+) -> Generator[int, None, None]:
+    """Make what is defined, all of it or nothing; yields what each step costs.
 
     Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
-    made. The rest is one transaction of the catalog: nothing here waits for anybody.
+    made; while parts are made only for what others changed between two steps, and then says so.
     """
-    check_definitions(broker, document, vhost)
+    yield from check_definitions(broker, document, vhost)
+    made, parts = 0, document.parts
+    try:
+        for step in _making(broker, document, vhost):
+            made += 1
+            yield step
+    except (AmqpError, ValueError) as problem:
+        raise ValueError(
+            f"{problem}; this changed while the document was imported, {made} of its {parts} parts "
+            "are made: import it again"
+        ) from None
+
+
+def _making(broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None) -> Iterator[int]:
     if vhost is None:
         for each in document.users:
             broker.users.put(each.user)
+            yield MAKE_STEPS
         for host in document.vhosts:
             make_vhost(broker, host.name)
+            yield MAKE_STEPS
         for row in _rows(document.permissions):
             if _is_everything(row):
                 broker.users.allow(str(row.get("user")), str(row.get("vhost")))
+            yield 1
 
     def vhost_of(named: str) -> VirtualHost:
-        return vhost if vhost is not None else broker.vhosts[named]
+        name = named if vhost is None else vhost.name
+        found = broker.vhosts.get(name)
+        if found is None:
+            raise AmqpError(ReplyCode.NOT_FOUND, f"no vhost '{name}'")
+        return found
 
     for named, policies in _policies(document, vhost).items():
         broker.put_policies(vhost_of(named), policies)
     for exchange in document.exchanges:
         make_exchange(vhost_of(exchange.vhost), exchange)
+        yield MAKE_STEPS
     for queue in document.queues:
         make_queue(vhost_of(queue.vhost), queue)
+        yield MAKE_STEPS
     for binding in document.bindings:
         make_binding(vhost_of(binding.vhost), binding)
+        yield MAKE_STEPS
 
 
 class IgnoredPart(msgspec.Struct, frozen=True):
@@ -458,6 +491,12 @@ class PolicyDefinition(msgspec.Struct):
 class Definitions(msgspec.Struct):
     """The document; parts without a shape of their own are ignored (``ignored_parts``)."""
 
+    @property
+    def parts(self) -> int:
+        """Everything that something is made of."""
+        named = len(self.users) + len(self.vhosts) + len(_rows(self.permissions))
+        return named + len(self.exchanges) + len(self.queues) + len(self.bindings)
+
     users: list[UserDefinition] = []
     vhosts: list[VhostDefinition] = []
     exchanges: list[ExchangeDefinition] = []
@@ -468,6 +507,55 @@ class Definitions(msgspec.Struct):
     parameters: Any = None
     global_parameters: Any = None
     policies: list[PolicyDefinition] = []
+
+
+ROW_BYTES_MAX: Final = 256 * 1024
+"""Of one user, queue and so on in the document: read in one go, within some milliseconds."""
+
+_KINDS: Final[dict[str, Any]] = {
+    "users": UserDefinition,
+    "vhosts": VhostDefinition,
+    "exchanges": ExchangeDefinition,
+    "queues": QueueDefinition,
+    "bindings": BindingDefinition,
+    "permissions": Any,
+    "topic_permissions": Any,
+    "parameters": Any,
+    "global_parameters": Any,
+    "policies": PolicyDefinition,
+}
+
+
+def read_definitions(body: bytes) -> Generator[int, None, Definitions]:
+    """The document in JSON, read row by row; raises what ``msgspec`` raises, or ``ValueError``."""
+    document = Definitions()
+    parts = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for name, kind in _KINDS.items():
+        part = parts.get(name)
+        if part is None:
+            continue
+        if bytes(memoryview(part)[:1]) != b"[":
+            _check_size(name, part)
+            row = msgspec.json.decode(part, type=kind if kind is Any else list[Any], strict=False)
+            setattr(document, name, row)
+            continue
+        rows: list[Any] = []
+        for number, row in enumerate(msgspec.json.decode(part, type=list[msgspec.Raw])):
+            _check_size(f"{name}[{number}]", row)
+            try:
+                # Not strict: RabbitMQ's own tool writes numbers and booleans as text.
+                rows.append(msgspec.json.decode(row, type=kind, strict=False))
+            except msgspec.ValidationError as problem:
+                raise ValueError(f"{name}[{number}]: {problem}") from None
+            yield 1
+        setattr(document, name, rows)
+    return document
+
+
+def _check_size(what: str, part: msgspec.Raw) -> None:
+    size = len(memoryview(part))
+    if size > ROW_BYTES_MAX:
+        raise ValueError(f"{what} has {size} bytes, limit {ROW_BYTES_MAX}; make it shorter")
 
 
 def fitting(name: str) -> str:
@@ -484,9 +572,9 @@ VHOST_NAME_BYTES_MAX: Final = 255
 
 def check_definitions(
     broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None
-) -> None:
-    """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made."""
-    _DefinitionsCheck(broker, vhost).check(document)
+) -> Iterator[int]:
+    """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made; a step for each part."""
+    return _DefinitionsCheck(broker, vhost).check(document)
 
 
 def check_vhost_name(name: str) -> None:
@@ -509,7 +597,8 @@ class _DefinitionsCheck:
     the document itself has before it: vhosts, policies, exchanges, queues and bindings. Limits are
     those that hold when all of it is made. The first part that cannot be is an error that names it.
 
-    Invariant: after a check that raises nothing, making the document raises nothing.
+    Invariant: after a check that raises nothing, making the document raises nothing, as long as
+    nobody else changes anything.
     """
 
     def __init__(self, broker: AmqpBroker, vhost: VirtualHost | None) -> None:
@@ -523,28 +612,33 @@ class _DefinitionsCheck:
         self._queues: dict[tuple[str, str], Declaration] = {}
         self._bindings: set[tuple[str, BindingKey]] = set()
 
-    def check(self, document: Definitions) -> None:
+    def check(self, document: Definitions) -> Iterator[int]:
         broker = self._broker
         if self._vhost is None:
             users = broker.users
             new_users = {each.name for each in document.users if users.get(each.name) is None}
             for user in document.users:
                 users.check(user.user, len(new_users))
+                yield 1
             for vhost in document.vhosts:
                 check_vhost_name(vhost.name)
+                yield 1
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
         broker.limits.check_vhosts(len(self._new_vhosts))
         self._policies(document)
         for exchange in document.exchanges:
             self._exchange(self._vhost_of(exchange.vhost), exchange)
+            yield 1
         new_exchanges = len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts)
         broker.limits.check_exchanges(new_exchanges)
-        new_topics = sum(
-            [self._queue(self._vhost_of(each.vhost), each) for each in document.queues]
-        )
+        new_topics = 0
+        for queue in document.queues:
+            new_topics += self._queue(self._vhost_of(queue.vhost), queue)
+            yield 1
         self._check_queues(new_topics)
         for binding in document.bindings:
             self._binding(self._vhost_of(binding.vhost), binding)
+            yield 1
         broker.limits.check_bindings(len(self._bindings))
 
     def _policies(self, document: Definitions) -> None:

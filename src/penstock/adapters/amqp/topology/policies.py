@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.engine.spark.query_service import PATTERN_CHARACTERS_MAX, ways
+from penstock.engine.spark.topic_search import PATTERN_CHARACTERS_MAX, ways
 from penstock.engine.topic import Overflow
 from penstock.model.names import NAME_BYTES_MAX
 

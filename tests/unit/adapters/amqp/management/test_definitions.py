@@ -1,5 +1,6 @@
 """Definitions out of one broker and into another."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -8,10 +9,13 @@ import pytest
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import (
     IGNORED_NAMES_MAX,
+    MAKE_STEPS,
+    STEPS_MAX,
     Definitions,
     export_definitions,
     ignored_parts,
     import_definitions,
+    read_definitions,
 )
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
@@ -58,7 +62,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def imported(bench: AmqpBench, document: dict[str, Any]) -> None:
-    import_definitions(bench.broker, msgspec.convert(document, Definitions))
+    list(import_definitions(bench.broker, msgspec.convert(document, Definitions)))
     bench.settle()
 
 
@@ -93,7 +97,7 @@ def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> 
     assert "users" not in document
     assert not any("vhost" in each for each in document["bindings"])
     target = bench.broker.make_vhost("copy")
-    import_definitions(bench.broker, msgspec.convert(document, Definitions), target)
+    list(import_definitions(bench.broker, msgspec.convert(document, Definitions), target))
     assert {each.source for each in target.bindings} == {"in", "out"}
     assert len(target.policies) == 2
     copied = target.queues.get("orders")
@@ -191,3 +195,84 @@ def test_of_thousands_only_some_are_named() -> None:
     ((count, names),) = ignored({"parameters": parameters}).values()
     assert (count, len(names)) == (5_000, IGNORED_NAMES_MAX)
     assert max(map(len, names)) < 100
+
+
+# ---- pieces -------------------------------------------------------------------------------------
+
+MANY = {"queues": [{"name": f"q{number:04d}", "vhost": "/"} for number in range(500)]}
+
+
+def pieces(steps: Iterator[int]) -> list[int]:
+    """How many steps are done before others have their turn."""
+    found, done = [], 0
+    for step in steps:
+        done += step
+        if done >= STEPS_MAX:
+            found.append(done)
+            done = 0
+    return [*found, done]
+
+
+def test_a_long_document_is_read_checked_and_made_in_pieces() -> None:
+    bench = AmqpBench()
+    read = pieces(read_definitions(msgspec.json.encode(MANY)))
+    assert (sum(read), max(read)) == (500, STEPS_MAX)
+    done = pieces(import_definitions(bench.broker, msgspec.convert(MANY, Definitions)))
+    assert sum(done) == 500 * (1 + MAKE_STEPS)
+    assert max(done) < STEPS_MAX + MAKE_STEPS
+    assert len(export_definitions(bench.broker)["queues"]) == 500
+
+
+def test_a_crash_in_the_middle_leaves_the_parts_made_so_far_and_the_same_document_the_rest() -> (
+    None
+):
+    bench = AmqpBench()
+    steps = import_definitions(bench.broker, msgspec.convert(MANY, Definitions))
+    for _ in range(500 + 200):  # all are checked, 200 made
+        next(steps)
+    bench.settle()
+    bench.cut_power()
+    there = [each["name"] for each in export_definitions(bench.broker)["queues"]]
+    assert there == [f"q{number:04d}" for number in range(200)]
+    imported(bench, MANY)
+    assert len(export_definitions(bench.broker)["queues"]) == 500
+
+
+def test_what_others_change_in_the_middle_of_an_import_is_told_with_what_was_made() -> None:
+    bench = AmqpBench()
+    steps = import_definitions(bench.broker, msgspec.convert(MANY, Definitions))
+    for _ in range(600):
+        next(steps)
+    bench.client().call(1, Declare(0, "q0400", is_durable=False))
+    with pytest.raises(ValueError, match=r"inequivalent.* 400 of its 500 parts are made"):
+        list(steps)
+
+
+def read(document: bytes) -> Definitions:
+    steps = read_definitions(document)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Definitions = end.value
+            return found
+
+
+def test_a_document_read_row_by_row_is_the_same_as_in_one_go() -> None:
+    body = msgspec.json.encode(DOCUMENT)
+    assert read(body) == msgspec.json.decode(body, type=Definitions, strict=False)
+    assert read(b'{"parameters": {"name": "p"}, "x": 1}').parameters == {"name": "p"}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"queues": [{"name": "q"}, {"name": 7}]}', r"queues\[1\]: Expected `str`"),
+        (b'{"queues": 7}', "Expected `array`"),
+        (b"[]", "Expected `object`"),
+        (b'{"queues": [{"name": "%s"}]}' % (b"x" * 300_000), r"queues\[0\] has 300012 bytes"),
+    ],
+)
+def test_what_cannot_be_read_is_named(body: bytes, text: str) -> None:
+    with pytest.raises((ValueError, msgspec.ValidationError), match=text):
+        read(body)

@@ -40,7 +40,7 @@ GOOD: dict[str, Any] = {
 
 
 def imported(bench: AmqpBench, document: dict[str, Any]) -> None:
-    import_definitions(bench.broker, msgspec.convert(document, Definitions))
+    list(import_definitions(bench.broker, msgspec.convert(document, Definitions)))
 
 
 def with_part(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
