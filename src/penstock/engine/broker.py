@@ -104,6 +104,7 @@ class Engine:
         self._chain = chain = FlowContext(clock, settings)
         self.contents: Final = ContentBudget(chain.pool)
         """Connections of all protocols in the midst of a publish, when room is short (D22)."""
+        self._count_content_waits()
         self._connections: dict[ConnectionId, Connection] = {}
         self._removal_watchers: list[Callable[[Topic], None]] = []
         # From here on everything is made of what is above it.
@@ -144,6 +145,14 @@ class Engine:
         )
         self._turns = self._turn_runner(arrivals, held_pulls)
         self._restore(recovered)
+
+    def _count_content_waits(self) -> None:
+        self.counter_families.register(
+            "content_waits",
+            "Times a connection of any protocol stopped in the midst of a publish for lack of room",
+            "room",
+            self.contents.waits,
+        )
 
     def _engine_host(self, transient_floor: int) -> EngineHost:
         return EngineHost(

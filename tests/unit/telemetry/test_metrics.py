@@ -178,3 +178,11 @@ def test_corrected_offsets_of_rocketmq_are_on_the_page():
     assert 'penstock_rocketmq_offset_moves_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
     assert 'penstock_rocketmq_pulls_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
     assert 'penstock_rocketmq_group_events_total{kind="joined"} 0.0' in text
+
+
+def test_waits_for_room_are_counted_without_the_name_of_a_protocol():
+    bench = RocketmqBench()
+    bench.engine.contents.waits["pool"] = 3
+    text = page(bench.engine.counter_families)
+    assert 'penstock_content_waits_total{room="pool"} 3.0' in text
+    assert "penstock_amqp_content_waits" not in text

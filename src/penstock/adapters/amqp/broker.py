@@ -58,12 +58,6 @@ class AmqpBroker:
         """What vhosts counted that are dropped."""
         self.connections: Final[dict[ConnectionId, AmqpConnection]] = {}
         """Connections that live and have opened a virtual host."""
-        engine.counter_families.register(
-            "amqp_content_waits",
-            "Times a connection stopped in the midst of a publish for lack of room",
-            "room",
-            engine.contents.waits,
-        )
         self.users: Final = Users(engine, is_guest_local=settings.amqp.is_guest_local)
         self.transactions: Final = TxBudget(
             engine.inflight_pool, settings.flow.connection_bytes_max
