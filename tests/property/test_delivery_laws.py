@@ -5,6 +5,7 @@
 * Nothing is handed over twice without being flagged, nor while somebody has it in flight.
 * First deliveries of a queue are in order, delayed messages apart (shared: for each
   consumer; key_shared: for each key).
+* After a round whoever gets nothing has a reason that is told.
 * What is charged to demand and limits is what is in flight; a stuck consumer holds only itself.
 """
 
@@ -265,6 +266,8 @@ class World:
     # What must be true
 
     def check(self):
+        for peer in self.peers:
+            assert self.subscription.withheld_from(peer.consumer), "who gets nothing has a reason"
         if self.mode is Mode.FAILOVER:
             self.check_active()
         for queue_id in self.read:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.cli.http_client import Column, age_text, rows_as_lines
 from penstock.flow.credit import stage_label
+from penstock.flow.demand import Withheld
 from penstock.model.errors import NotFound
 from penstock.model.ids import size_text
 
@@ -221,7 +222,22 @@ def _consumer_text(row: Page) -> str:
         return "is at its limit: it has to settle first"
     if row["is_unsent_high"]:
         return "does not read what it was sent"
-    return "takes messages" if row["has_demand"] else "does not ask for messages"
+    if not row["has_demand"]:
+        return "does not ask for messages"
+    found = [text for reason, text in WITHHELD_WORDS.items() if reason in row.get("blocked_by", ())]
+    return found[0] if found else "takes messages"
+
+
+WITHHELD_WORDS: Final = {
+    Withheld.BYTES: "is at its limit of bytes: it has to settle first",
+    Withheld.INACTIVE: "stands by: another is active, or takes over first",
+    Withheld.SUBSCRIPTION: "waits: all consumers together have to settle first",
+    Withheld.RATE: "waits: the dispatch rate is used up",
+    Withheld.DELAYED_ROOM: "waits: no room to put delayed messages aside",
+    Withheld.DRAINING: "waits until the former owner of its keys has settled",
+    Withheld.LOOK_AHEAD: "waits: too much is parked for the keys of others",
+}
+"""What a consumer that asks does instead of taking messages; with nothing to read it just waits."""
 
 
 def _since(row: dict[str, Any], at_ms: int) -> str:

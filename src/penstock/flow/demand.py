@@ -11,11 +11,39 @@ what the broker itself allows to be unsettled, whatever the demand.
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from operator import attrgetter
 from typing import Final, Protocol
 
 UNLIMITED: Final = (1 << 62) - 1
 """More than any figure ever compared with it; stays a small machine integer when added to."""
+
+
+class Withheld(StrEnum):
+    """Why a consumer gets nothing now; there may be several reasons at once."""
+
+    DEMAND = "demand"
+    """It asks for nothing: no permits, a full window. Permits kept aside were asked for."""
+    UNSETTLED = "unsettled"
+    """It has as many messages unsettled as it may (F13)."""
+    BYTES = "bytes"
+    """It has as many bytes unsettled as it may (F13)."""
+    UNSENT = "unsent"
+    """Its socket does not take what it was sent (F14), or all sockets together do not (D22)."""
+    INACTIVE = "inactive"
+    """Another one is active, or is to take over."""
+    SUBSCRIPTION = "subscription-unsettled"
+    """All consumers together have as many unsettled as the subscription may (F13)."""
+    RATE = "rate"
+    """The dispatch rate of the topic or the subscription is used up (F8)."""
+    DELAYED_ROOM = "delayed-room"
+    """What is next may have to be put aside until its time, and there is no room for it (D14)."""
+    DRAINING = "draining"
+    """Its keys wait until the one who had them before has settled them."""
+    LOOK_AHEAD = "look-ahead"
+    """Too much is parked for the keys of others; nothing is read beyond it."""
+    NOTHING_READY = "nothing-ready"
+    """There is nothing to read for it."""
 
 
 class Demand(Protocol):
@@ -199,7 +227,7 @@ PERMITS_MAX: Final = (1 << 31) - 1
 class Permits:
     """One consumer's permits."""
 
-    __slots__ = ("aside", "is_blocked", "permits", "permits_max", "wake")
+    __slots__ = ("aside", "granted_ms", "is_blocked", "permits", "permits_max", "wake")
 
     def __init__(self, permits: int = 0, *, permits_max: int = PERMITS_MAX) -> None:
         self.permits = permits
@@ -207,11 +235,14 @@ class Permits:
         self.aside = 0
         """Granted while blocked, not counted yet."""
         self.is_blocked = False
+        self.granted_ms: int | None = None
+        """When the last grant came (monotonic); None = never, or nobody said when."""
         self.wake: Callable[[], None] | None = None
 
-    def add(self, n: int) -> None:
+    def add(self, n: int, now_ms: int | None = None) -> None:
         if n <= 0:
             raise ValueError(f"a grant of {n} permits; it must be at least 1")
+        self.granted_ms = now_ms
         if self.is_blocked:
             self.aside = min(self.aside + n, self.permits_max)
             return
@@ -269,11 +300,11 @@ class InflightLimit:
     """Two counts with ceilings; 0 = no ceiling."""
 
     __slots__ = (
-        "_is_held_by_bytes",
-        "_is_held_by_messages",
         "bytes",
         "bytes_max",
         "is_blocked",
+        "is_held_by_bytes",
+        "is_held_by_messages",
         "messages",
         "messages_max",
     )
@@ -283,8 +314,8 @@ class InflightLimit:
         self.bytes_max = bytes_max
         self.messages = 0
         self.bytes = 0
-        self._is_held_by_messages = False
-        self._is_held_by_bytes = False
+        self.is_held_by_messages = False
+        self.is_held_by_bytes = False
         self.is_blocked = False
         """True from reaching a ceiling until half of it."""
 
@@ -302,9 +333,9 @@ class InflightLimit:
         self.messages += messages
         self.bytes += size_bytes
         if self.messages >= self.messages_max > 0:
-            self._is_held_by_messages = self.is_blocked = True
+            self.is_held_by_messages = self.is_blocked = True
         if self.bytes >= self.bytes_max > 0:
-            self._is_held_by_bytes = self.is_blocked = True
+            self.is_held_by_bytes = self.is_blocked = True
         return self.is_blocked
 
     def remove(self, messages: int, size_bytes: int = 0) -> bool:
@@ -316,10 +347,10 @@ class InflightLimit:
         if not self.is_blocked:
             return False
         if self.messages <= self.messages_max // 2:
-            self._is_held_by_messages = False
+            self.is_held_by_messages = False
         if self.bytes <= self.bytes_max // 2:
-            self._is_held_by_bytes = False
-        self.is_blocked = self._is_held_by_messages or self._is_held_by_bytes
+            self.is_held_by_bytes = False
+        self.is_blocked = self.is_held_by_messages or self.is_held_by_bytes
         return not self.is_blocked
 
     def resize(self, messages_max: int, bytes_max: int) -> bool:
@@ -327,9 +358,9 @@ class InflightLimit:
         was_blocked = self.is_blocked
         self.messages_max = messages_max
         self.bytes_max = bytes_max
-        self._is_held_by_messages = self.messages >= messages_max > 0
-        self._is_held_by_bytes = self.bytes >= bytes_max > 0
-        self.is_blocked = self._is_held_by_messages or self._is_held_by_bytes
+        self.is_held_by_messages = self.messages >= messages_max > 0
+        self.is_held_by_bytes = self.bytes >= bytes_max > 0
+        self.is_blocked = self.is_held_by_messages or self.is_held_by_bytes
         return was_blocked and not self.is_blocked
 
     def resume(self) -> bool:

@@ -4,8 +4,10 @@ Publish side: an alarm is the bottleneck by itself; else the chains of who waits
 (``held_chains``).
 
 Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
-one below it whose socket does not take its bytes is not reading; nobody with demand means nobody
-pulls; where consumers would take more it may be that the dead are buried first. A Spark query that
+one below it whose socket does not take its bytes is not reading; who asks and gets nothing has
+another reason (its keys drain, another is active, no room to put delayed ones aside); nobody with
+demand means nobody pulls; where consumers would take more it may be that the dead are buried first.
+A Spark query that
 takes all its limits allow and is behind is slow itself, and its progress says where: read,
 transform or sink. Only when neither side shows anything is the broker not the bottleneck.
 
@@ -19,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.flow.credit import stage_label
+from penstock.flow.demand import Withheld
 from penstock.flow.reason import Reason
 
 # ---- views --------------------------------------------------------------------------------------
@@ -120,6 +123,10 @@ class ConsumerView(msgspec.Struct, frozen=True):
     """Its socket has not taken what it was sent (F14)."""
     has_demand: bool = True
     """It has asked for messages it did not get yet: permits, an open window, a held pull."""
+    blocked_by: tuple[Withheld, ...] = ()
+    """Everything that keeps messages from it (``Withheld``); empty = it would get the next one."""
+    last_grant_ms: int | None = None
+    """When it was last granted permits (monotonic); None = never, or it has none."""
 
     @property
     def is_at_limit(self) -> bool:
@@ -243,6 +250,8 @@ def _subscription(stage: StageView) -> Diagnosis | None:
         return _delivery(stage, "subscription", stage.name, f"{behind}, but nobody consumes.")
     if any(_is_served(consumer) for consumer in consumers):
         return _burying(stage, behind)
+    # Who stands by is not the reason, unless all do.
+    consumers = tuple(each for each in consumers if not _stands_by(each)) or consumers
     at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
     if at_limit:
         worst = max(at_limit, key=lambda consumer: consumer.unacked)
@@ -262,9 +271,33 @@ def _subscription(stage: StageView) -> Diagnosis | None:
             f"{behind}; the network or consumer {unread[0].name} is slow: "
             "it does not read what it was sent.",
         )
-    return _delivery(
-        stage, "demand", stage.name, f"{behind}, but no consumer asks for messages: nobody pulls."
-    )
+    withheld = _withheld(consumers)
+    return _delivery(stage, withheld, stage.name, f"{behind}, but {WITHHELD_WORDS[withheld]}.")
+
+
+WITHHELD_WORDS: Final = {
+    Withheld.SUBSCRIPTION: "its consumers together have as many unsettled as it allows",
+    Withheld.RATE: "its dispatch rate is used up",
+    Withheld.DELAYED_ROOM: "those next may have to be put aside until their time, "
+    "and there is no room for that (topics.delayed_in_memory_max)",
+    Withheld.DRAINING: "they wait until the consumer that had their keys before has settled them",
+    Withheld.LOOK_AHEAD: "too many wait for consumers of other keys that ask for nothing",
+    Withheld.INACTIVE: "another consumer is to take over first",
+    Withheld.NOTHING_READY: "nobody consumes the queues they are in",
+    Withheld.DEMAND: "no consumer asks for messages: nobody pulls",
+}
+"""Why those who ask get nothing, the most telling reason first."""
+
+
+def _withheld(consumers: Iterable[ConsumerView]) -> Withheld:
+    """What keeps messages from those who ask for them, or that nobody asks."""
+    asking = [set(consumer.blocked_by) for consumer in consumers if consumer.has_demand]
+    reasons = (each for each in WITHHELD_WORDS if any(each in some for some in asking))
+    return next(reasons, Withheld.DEMAND)
+
+
+def _stands_by(consumer: ConsumerView) -> bool:
+    return Withheld.INACTIVE in consumer.blocked_by
 
 
 def _burying(stage: StageView, behind: str) -> Diagnosis | None:
@@ -294,7 +327,9 @@ def _query(stage: StageView, query: QueryView) -> Diagnosis | None:
 
 
 def _is_served(consumer: ConsumerView) -> bool:
-    return consumer.has_demand and not consumer.is_at_limit and not consumer.is_unsent_high
+    if not consumer.has_demand or consumer.is_at_limit or consumer.is_unsent_high:
+        return False
+    return not any(each in WITHHELD_WORDS for each in consumer.blocked_by)
 
 
 def _delivery(stage: StageView, kind: str, name: str, sentence: str) -> Diagnosis:

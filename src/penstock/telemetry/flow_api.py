@@ -117,6 +117,10 @@ def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
                 "unacked_max": consumer.unacked_max,
                 "is_unsent_high": consumer.is_unsent_high,
                 "has_demand": consumer.has_demand,
+                "blocked_by": list(consumer.blocked_by),
+                "last_grant_ms": None
+                if consumer.last_grant_ms is None
+                else consumer.last_grant_ms + offset_ms,
             }
             for consumer in view.consumers
         ],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.flow.demand import Withheld
 from penstock.flow.diagnosis import ConsumerView, StageView, diagnose, findings_of, held_chains
 from penstock.flow.reason import Reason
 
@@ -123,6 +124,41 @@ SLOW = ConsumerView("slow", unacked=100, unacked_max=100)
 UNREAD = ConsumerView("deaf", unacked=5, unacked_max=100, is_unsent_high=True)
 IDLE = ConsumerView("idle", has_demand=False)
 BUSY = ConsumerView("busy", unacked=5, unacked_max=100)
+
+
+def kept_from(name, *reasons, **given):
+    return ConsumerView(name, blocked_by=tuple(reasons), **given)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (Withheld.SUBSCRIPTION, "as many unsettled as it allows"),
+        (Withheld.RATE, "its dispatch rate is used up"),
+        (Withheld.DELAYED_ROOM, "no room for that (topics.delayed_in_memory_max)"),
+        (Withheld.DRAINING, "had their keys before has settled them"),
+        (Withheld.LOOK_AHEAD, "consumers of other keys"),
+        (Withheld.INACTIVE, "another consumer is to take over first"),
+        (Withheld.NOTHING_READY, "nobody consumes the queues they are in"),
+    ],
+)
+def test_who_asks_and_gets_nothing_has_a_reason(reason, words):
+    stage = StageView("subscription", "s", ready=5, consumers=(kept_from("c", reason),))
+    found = diagnose([stage])
+    assert found.kind == reason
+    assert found.sentence.startswith("5 messages are ready in subscription s, but ")
+    assert words in found.sentence
+
+
+def test_who_stands_by_is_not_the_reason():
+    standby = kept_from("b", Withheld.INACTIVE)
+    stage = StageView("subscription", "s", ready=5, consumers=(SLOW, standby))
+    assert diagnose([stage]).name == "slow"
+    silent = kept_from("a", Withheld.DEMAND, has_demand=False)
+    stage = StageView("subscription", "s", ready=5, consumers=(silent, standby))
+    assert "nobody pulls" in diagnose([stage]).sentence
+    stage = StageView("subscription", "s", ready=5, consumers=(BUSY, standby))
+    assert diagnose([stage]).side == "none"
 
 
 @pytest.mark.parametrize(

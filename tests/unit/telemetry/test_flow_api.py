@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from penstock.engine.flow_map import FlowMap
+from penstock.flow.demand import Withheld
 from penstock.flow.diagnosis import ConsumerView, StageView, UndoneView
 from penstock.flow.episodes import Episode, FlowEdge
 from penstock.flow.reason import Reason
@@ -75,7 +76,16 @@ def test_consumers_of_a_subscription_are_shown(page):
     view = StageView("subscription", "s", ready=3, consumers=(ConsumerView("c", 10, 10),))
     shown = page(view)
     assert shown["stages"][0]["consumers"][0]["unacked"] == 10
+    assert shown["stages"][0]["consumers"][0]["last_grant_ms"] is None
     assert "consumer c is slow" in shown["diagnosis"]["sentence"]
+
+
+def test_why_a_consumer_gets_nothing_is_shown_with_its_last_grant(page):
+    consumer = ConsumerView("c", blocked_by=(Withheld.DRAINING,), last_grant_ms=4000)
+    view = StageView("subscription", "s", ready=3, consumers=(consumer,))
+    (shown,) = page(view)["stages"][0]["consumers"]
+    assert shown["blocked_by"] == ["draining"]
+    assert shown["last_grant_ms"] == 999_000
 
 
 def test_limits_show_their_use_and_where_to_change_them(page):

@@ -28,7 +28,14 @@ from msgspec.structs import replace
 
 from penstock.engine.host import FailoverRule, Host, HostedSubscription, Mode
 from penstock.flow.budgets import UnsentLimit
-from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
+from penstock.flow.demand import (
+    UNLIMITED,
+    Demand,
+    InflightLimit,
+    Permits,
+    Window,
+    Withheld,
+)
 from penstock.model.ids import ConsumerId, QueueId
 from penstock.model.record import Record
 
@@ -226,17 +233,40 @@ class Consumer:
             found.append((channel, channel.available_messages(), UNLIMITED))
         return found
 
-    def blocked_by(self) -> tuple[str, ...]:
-        """The names of everything that keeps it from taking more."""
+    @property
+    def has_demand(self) -> bool:
+        """Whether it asks for more, whatever it may have: permits kept aside are asked for."""
+        permits = self._permits
+        if permits is not None:
+            return permits.permits + permits.aside > 0
+        return self.demand.available_messages() > 0 and self.demand.available_bytes() > 0
+
+    def blocked_by(self) -> tuple[Withheld, ...]:
+        """Everything of its own that keeps it from taking more; empty = it would.
+
+        What keeps messages from it beside that: ``Subscription.withheld_from``.
+        """
         reasons = []
-        if self.demand.available_messages() <= 0 or self.demand.available_bytes() <= 0:
-            reasons.append("demand")
-        if self.inflight.is_blocked:
-            reasons.append("unsettled")
+        if not self.has_demand:
+            reasons.append(Withheld.DEMAND)
+        if self.inflight.is_held_by_messages:
+            reasons.append(Withheld.UNSETTLED)
+        if self.inflight.is_held_by_bytes:
+            reasons.append(Withheld.BYTES)
         pool = self.unsent.pool
         if self.unsent.is_held or (pool is not None and pool.is_short and self.unsent.messages):
-            reasons.append("unsent")
+            reasons.append(Withheld.UNSENT)
         return tuple(reasons)
+
+    def grant(self, permits: int) -> None:
+        """It will take so many more (Pulsar's FLOW); the time of the last one is shown."""
+        assert self._permits is not None, "permits for a consumer that does not count in them"
+        self._permits.add(permits, self._host.clock.monotonic_ms())
+
+    @property
+    def last_grant_ms(self) -> int | None:
+        """When it was last granted permits (monotonic); None = never."""
+        return None if self._permits is None else self._permits.granted_ms
 
     def taken(self, messages: int, size: int) -> None:
         """It is about to be handed this much."""

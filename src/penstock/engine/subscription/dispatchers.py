@@ -17,11 +17,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from struct import iter_unpack
 from typing import Final, Protocol
 
 from penstock.engine.host import FailoverRule, Mode
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, RefusalReason
+from penstock.flow.demand import Withheld
 from penstock.model.clock import Clock
 
 RECEIVERS_MAX: Final = 64
@@ -80,7 +82,15 @@ class Dispatcher:
     def served(self, last: Consumer) -> None:
         """The round ended with this one."""
 
-    # Of these three only KeyShared knows anything.
+    def withheld_from(self, consumer: Consumer) -> Withheld | None:
+        """Why this consumer gets nothing although something is ready; None = it may."""
+        return None
+
+    # Of these four only KeyShared knows anything.
+
+    def has_parked(self, consumer: Consumer) -> bool:
+        """Whether something waits for this consumer alone."""
+        return False
 
     def park(self, offset: int, slot: int) -> None:
         """An entry of this key slot waits for its turn."""
@@ -143,6 +153,9 @@ class ActiveStandby(Dispatcher):
     def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         active = self.active
         return [active] if active is not None and active.available_messages() > 0 else []
+
+    def withheld_from(self, consumer: Consumer) -> Withheld | None:
+        return None if consumer is self.active else Withheld.INACTIVE
 
     def _hand_over(self, before: Consumer | None, after: Consumer | None) -> None:
         if before is not None:
@@ -362,6 +375,9 @@ LOOK_AHEAD_PER_CONSUMER_MAX: Final = 2_000
 LOOK_AHEAD_MAX: Final = 20_000
 """Parked entries, Pulsar 4.0's bounds; one is some 100 bytes here, so at most 2 MiB per queue."""
 
+DRAINING_LOOKED_AT_MAX: Final = 256
+"""Draining slots looked at to say why one consumer gets nothing: thousands may be shown at once."""
+
 Parked = tuple[int, int]
 """(first offset, slot)"""
 
@@ -492,7 +508,6 @@ class KeyShared(Dispatcher):
         return taken
 
     def has_parked(self, consumer: Consumer) -> bool:
-        """Whether something waits for this consumer alone."""
         return consumer.consumer_id in self._parked
 
     def parked_offsets(self) -> list[int]:
@@ -511,6 +526,14 @@ class KeyShared(Dispatcher):
     def draining_slots(self) -> int:
         """Slots whose messages wait for a former owner."""
         return len(self._waiting)
+
+    def withheld_from(self, consumer: Consumer) -> Withheld | None:
+        if self.has_parked(consumer):
+            return None
+        owner = self.owners.owner
+        if any(owner(slot) is consumer for slot in islice(self._waiting, DRAINING_LOOKED_AT_MAX)):
+            return Withheld.DRAINING
+        return None if self.look_ahead_left else Withheld.LOOK_AHEAD
 
     def _free_owner(self, slot: int) -> int:
         """The id of the consumer that may have messages of the slot now; 0 = nobody may."""

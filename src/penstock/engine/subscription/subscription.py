@@ -55,7 +55,7 @@ from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
 from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
-from penstock.flow.demand import UNLIMITED, Demand
+from penstock.flow.demand import UNLIMITED, Demand, Permits, Withheld
 from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
 from penstock.flow.reason import Reason
 from penstock.log.format import CursorState
@@ -649,6 +649,37 @@ class Subscription:
         """Log bytes from the low mark to the end."""
         return self.cursor(queue_id).backlog_bytes
 
+    def withheld_from(self, consumer: Consumer) -> tuple[Withheld, ...]:
+        """Everything that keeps messages from a consumer; empty = it would get the next one."""
+        here = [
+            self._withheld_in(cursor, consumer)
+            for cursor in self._cursors
+            if consumer.takes_from(cursor.queue_id)
+        ]
+        if consumer.is_passive or None in here:
+            return consumer.blocked_by()
+        # That one of its queues is empty says nothing where another has a reason.
+        found = dict.fromkeys([each for each in here if each is not None])
+        if len(found) > 1:
+            found.pop(Withheld.NOTHING_READY, None)
+        return (*consumer.blocked_by(), *found)
+
+    def _withheld_in(self, cursor: QueueCursor, consumer: Consumer) -> Withheld | None:
+        """Why a consumer with all the demand in the world gets nothing from this queue."""
+        reason = cursor.dispatcher.withheld_from(consumer)
+        if reason is Withheld.INACTIVE or reason is Withheld.DRAINING:
+            return reason
+        redelivery = cursor.redelivery
+        if not cursor.has_ready:
+            has_parked = cursor.dispatcher.has_parked(consumer)
+            return None if has_parked else Withheld.NOTHING_READY
+        # What comes back goes out at any rate and below any limit; a dispatch rate belongs here.
+        if redelivery.ready:
+            return None
+        if self._settler.inflight.is_blocked:
+            return Withheld.SUBSCRIPTION
+        return Withheld.DELAYED_ROOM if redelivery.is_full else reason
+
     @property
     def has_reject_backlog(self) -> bool:
         """True while rejected messages wait to become dead letters."""
@@ -729,7 +760,9 @@ class Subscription:
             is_blocked=settler.inflight.is_blocked,
             backlog_bytes=sum(cursor.backlog_bytes for cursor in cursors),
             consumers=len(consumers),
-            each_consumer=tuple(consumer_statistics(consumer) for consumer in consumers),
+            each_consumer=tuple(
+                consumer_statistics(each, self.withheld_from(each)) for each in consumers
+            ),
         )
 
     def view(self) -> StageView:
@@ -749,7 +782,9 @@ class Subscription:
             reason=Reason.PENDING if is_blocked else None,
             culprit=text if is_blocked else "",
             ready=sum(cursor.ready_messages for cursor in self._cursors),
-            consumers=tuple(consumer_view(consumer) for consumer in pushed or consumers),
+            consumers=tuple(
+                consumer_view(each, self.withheld_from(each)) for each in pushed or consumers
+            ),
             undone=self._undone(),
         )
 
@@ -933,8 +968,10 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
     unsent: int
     delivered: int
     redelivered: int
-    blocked_by: tuple[str, ...]
-    """Why it gets nothing more: demand, unsettled, unsent; empty = it would take the next one."""
+    blocked_by: tuple[Withheld, ...]
+    """Why it gets nothing (``Withheld``); empty = it would get the next one."""
+    last_grant_ms: int | None = None
+    """When it was last granted permits (monotonic); None = never, or it has none."""
 
 
 class SubscriptionStatistics(msgspec.Struct, frozen=True):
@@ -962,7 +999,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
     each_consumer: tuple[ConsumerStatistics, ...]
 
 
-def consumer_statistics(consumer: Consumer) -> ConsumerStatistics:
+def consumer_statistics(consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerStatistics:
     demand = consumer.demand.available_messages()
     return ConsumerStatistics(
         name=consumer.name,
@@ -972,16 +1009,17 @@ def consumer_statistics(consumer: Consumer) -> ConsumerStatistics:
         unsent=consumer.unsent.messages,
         delivered=consumer.delivered_messages,
         redelivered=consumer.redelivered_messages,
-        blocked_by=consumer.blocked_by(),
+        blocked_by=withheld,
+        last_grant_ms=consumer.last_grant_ms,
     )
 
 
-def consumer_view(consumer: Consumer) -> ConsumerView:
+def consumer_view(consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerView:
     """A consumer as the diagnosis wants it: what binds it is its window or its in-flight limit."""
     unacked = consumer.inflight.messages
-    available = consumer.demand.available_messages()
     limit = consumer.inflight.messages_max
-    if consumer.inflight.is_blocked or (available <= 0 < unacked):
+    is_full = not (isinstance(consumer.demand, Permits) or consumer.has_demand)
+    if consumer.inflight.is_blocked or (is_full and unacked):
         # It holds messages and takes no more: whatever it calls its limit, it has reached it.
         limit = unacked
     return ConsumerView(
@@ -989,5 +1027,7 @@ def consumer_view(consumer: Consumer) -> ConsumerView:
         unacked=unacked,
         unacked_max=limit,
         is_unsent_high=consumer.unsent.is_held,
-        has_demand=available > 0,
+        has_demand=consumer.has_demand,
+        blocked_by=withheld,
+        last_grant_ms=consumer.last_grant_ms,
     )
