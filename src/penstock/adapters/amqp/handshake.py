@@ -14,7 +14,6 @@ Not here: the order of the steps (``states.py``), how long they may take (``serv
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock import __version__
@@ -52,7 +51,7 @@ def server_properties(context: AmqpContext) -> dict[str, Any]:
         "cluster_name": context.cluster_name,
         "copyright": "The authors of Penstock",
         "information": f"Penstock {__version__}, which speaks as {settings.server_product}",
-        "platform": f"Python {sys.version.split()[0]}",
+        "platform": "Python",  # not which: a peer that has not logged in needs no list of its holes
         "product": settings.server_product,
         "version": settings.server_version,
     }

@@ -1,5 +1,7 @@
 """From the protocol header to an open virtual host."""
 
+import platform
+
 import pytest
 
 from kit.amqp.peer import cut_off
@@ -72,9 +74,14 @@ def test_start_says_rabbitmq_with_its_capabilities_and_our_own_name(peer):
     assert properties["version"].startswith("3.13.")
     assert "Penstock" in properties["information"]
     assert properties["cluster_name"]
-    assert properties["platform"]
+    assert properties["platform"] == "Python"
     assert properties["copyright"]
     assert {name for name, is_there in properties["capabilities"].items() if is_there} == ALL
+
+
+def test_nothing_said_before_the_login_tells_which_python_runs(peer):
+    properties = peer.greet().server_properties
+    assert platform.python_version() not in repr(properties)
 
 
 def test_the_whole_way_in(bench, peer):
