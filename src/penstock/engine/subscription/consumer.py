@@ -415,19 +415,24 @@ class PendingEntries:
 
         None, and nothing is done, when that is not what these offsets are.
         """
-        runs = self._runs
-        run = runs.get(offsets[0]) if runs and offsets else None
-        if run is None:
+        if not (self._runs and offsets and offsets[0] in self._runs):
             return None
-        start, left = offsets[0], len(offsets)
-        if left > 1 and (offsets[-1] - start + 1 != left or not _is_run(offsets)):
+        left = len(offsets)
+        if left > 1 and (offsets[-1] - offsets[0] + 1 != left or not _is_run(offsets)):
+            return None
+        return self.take_range(offsets[0], offsets[0] + left)
+
+    def take_range(self, start: int, end: int) -> list[tuple[int, int, int]] | None:
+        """The same for the neighbours of [start, end), which is not empty."""
+        runs, left = self._runs, end - start
+        if (run := runs.get(start)) is None:
             return None
         if left == len(run.sizes) and not run.settled:
             # Most of them are taken as they were given: one and all of it.
             del runs[start]
             self.messages -= left
             return [(run.consumer_id, left, sum(run.sizes))]
-        at, end = start, start + left
+        at, taken_messages = start, left
         while at < end:
             if (run := runs.get(at)) is None:
                 return None
@@ -442,7 +447,7 @@ class PendingEntries:
             taken.append((run.consumer_id, count, sum(run.sizes[first : first + count])))
             if run.settled < len(run.sizes):
                 runs[start] = run
-        self.messages -= len(offsets)
+        self.messages -= taken_messages
         return taken
 
     def spill(self) -> dict[int, PendingEntry]:

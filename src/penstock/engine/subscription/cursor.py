@@ -67,6 +67,7 @@ class QueueCursor:
         "head_offset",
         "honours_delay",
         "is_saved",
+        "messages_per_entry",
         "mode",
         "next_offset",
         "offered_upto",
@@ -115,6 +116,8 @@ class QueueCursor:
         self._counts_max = COUNTS_KEPT
         self.flagged_below = 0
         """Offsets below may have been delivered by a process that is gone."""
+        self.messages_per_entry = 1.0
+        """Running mean of what was read last: how large the batches are."""
         self.head_offset = -1
         """The head whose expiry is known (``Picker.watch_head``)."""
         self.head_deadline_ms = 0

@@ -18,6 +18,7 @@ delivery, settled, or delayed.
 
 from collections.abc import Iterable
 from itertools import repeat
+from math import ceil
 from typing import Final, TypeGuard
 
 import msgspec
@@ -35,6 +36,9 @@ CHUNK_ENTRIES_MAX: Final = 512
 
 CHUNK_BYTES_MAX: Final = 1 << 20
 """Bytes read in one go; the first entry is read whatever its size."""
+
+MEAN_OVER: Final = 4
+"""Chunks that the mean size of batches is taken over, about: a producer may change its batches."""
 
 # As plain numbers: an enum's ``&`` costs more than all else that is done for an entry.
 _TRANSIENT: Final = int(IndexFlag.TRANSIENT)
@@ -140,7 +144,10 @@ class Picker:
         count = min(messages_max, end - start, CHUNK_ENTRIES_MAX)
         if count <= 0:
             return Picked([])
-        entries = index.entries(start, count)
+        if cursor.messages_per_entry > 1:
+            entries = _batches(cursor, start, (count, messages_max), bytes_max)
+        else:
+            entries = index.entries(start, count)
         if not entries or entries[0][1] >= end:
             self.skip_missing(cursor, start, end)
             cursor.next_offset = end
@@ -153,6 +160,9 @@ class Picker:
             is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
             if not is_plain:
                 self._fill_holes(cursor, start, entries)
+        if not is_plain or cursor.messages_per_entry > 1:
+            messages = sum([entry[5] for entry in entries]) / len(entries)
+            cursor.messages_per_entry += (messages - cursor.messages_per_entry) / MEAN_OVER
         cursor.next_offset = last[1] + last[5]
         moved = cursor.next_offset - start
         return self._sift(cursor, entries, is_fresh=is_fresh and is_plain, moved=moved)
@@ -335,6 +345,31 @@ class Picker:
 def _is_whole(records: list[Record | None]) -> TypeGuard[list[Record]]:
     """True when every record could be read."""
     return all(records)
+
+
+def _batches(
+    cursor: QueueCursor, start: int, count_max: tuple[int, int], bytes_max: int
+) -> list[IndexEntry]:
+    """Entries for so many (entries, messages) and bytes, a few more at most.
+
+    Of ``count_max`` entries all but the first few would be unpacked for nothing, were they batches.
+    """
+    entries_max, messages_max = count_max
+    index, mean = cursor.queue.index, cursor.messages_per_entry
+    entries: list[IndexEntry] = []
+    messages = 0
+    while len(entries) < entries_max and messages < messages_max:
+        wanted = min(entries_max - len(entries), ceil((messages_max - messages) / mean))
+        more = index.entries(start, wanted)
+        if not more:
+            break
+        entries += more
+        messages += sum([entry[5] for entry in more])
+        last = more[-1]
+        start = last[1] + last[5]
+        if start >= cursor.end or last[2] + last[4] - entries[0][2] > bytes_max:
+            break
+    return entries
 
 
 def entries_at(cursor: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:

@@ -105,18 +105,58 @@ class Settler:
                 counts.pop(offset, None)
         return settled
 
+    def settle_range(
+        self, cursor: QueueCursor, start: int, end: int, cause: Cause = Cause.ACKED
+    ) -> int:
+        """The offsets of [start, end) are done; as ``settle``, at the price of one offset.
+
+        The usual range is one batch in flight, all of it, or a run from its beginning.
+        """
+        pending = cursor.pending
+        if start < end and (taken := pending.take_range(start, end)) is not None:
+            for returned in taken:
+                self._release(*returned)
+        elif (entry := pending.spill().get(start)) is not None and entry.span == end - start:
+            self._out_of_flight(cursor, start)
+            cursor.redelivery.counts.pop(start, None)
+        else:
+            return self._settle_any_range(cursor, start, end, cause)
+        fresh = cursor.settle(cause, start, end)
+        self.settled_messages += fresh
+        return fresh
+
+    def _settle_any_range(self, cursor: QueueCursor, start: int, end: int, cause: Cause) -> int:
+        """A part of a batch, several of them, or what nobody has in flight."""
+        known_end = max(start, min(end, max(cursor.next_offset, cursor.flagged_below)))
+        self.unknown_settles += max(0, end - known_end)
+        if start >= known_end:
+            return 0
+        inside = self._starts_in(cursor, start, known_end)
+        fresh = cursor.settle(cause, start, known_end)
+        self.settled_messages += fresh
+        delayed = cursor.redelivery.delayed
+        if delayed:
+            inside += [at for at in delayed if start <= at < known_end]
+        for at in inside:
+            self._shrink(cursor, at)
+        return fresh
+
+    def _starts_in(self, cursor: QueueCursor, start: int, end: int) -> list[int]:
+        """First offsets of the in-flight entries that have a part in [start, end)."""
+        entries = cursor.pending.spill()
+        # Whichever is shorter: the offsets of the range, or what is in flight.
+        if end - start < len(entries):
+            inside = [offset for offset in range(start, end) if offset in entries]
+        else:
+            inside = [offset for offset in entries if start <= offset < end]
+        if (batch := cursor.pending.first_offset(start)) is not None and batch < start:
+            inside.append(batch)
+        return inside
+
     def settle_upto(self, cursor: QueueCursor, end: int, cause: Cause = Cause.COMMITTED) -> int:
         """Everything below ``end`` is done."""
         end = min(end, cursor.queue.index.next_offset)
-        low = cursor.settled.low_mark
-        entries = cursor.pending.spill()
-        # Whichever is shorter: the offsets that are newly settled, or what is in flight.
-        if end - low < len(entries):
-            inside = [offset for offset in range(low, end) if offset in entries]
-            if (batch := cursor.pending.first_offset(low)) is not None and batch < low:
-                inside.append(batch)
-        else:
-            inside = [offset for offset in entries if offset < end]
+        inside = self._starts_in(cursor, cursor.settled.low_mark, end)
         fresh = cursor.settle_upto(cause, end)
         self.settled_messages += fresh
         for offset in inside:
@@ -157,6 +197,19 @@ class Settler:
                 cursor.put_back(start, entry.slot)
         self.reject_backlog.add(cursor, rejected, Cause.DELIVERY_LIMIT)
         return moved
+
+    def requeue_ranges(
+        self,
+        cursor: QueueCursor,
+        ranges: Iterable[tuple[int, int]],
+        *,
+        delay_ms: int = 0,
+        is_counted: bool,
+    ) -> int:
+        """The same for whatever has a part in one of these [start, end)."""
+        starts = [at for start, end in ranges for at in self._starts_in(cursor, start, end)]
+        starts = list(dict.fromkeys(starts))
+        return self.requeue(cursor, starts, delay_ms=delay_ms, is_counted=is_counted)
 
     def _requeue_singles(
         self,
@@ -344,7 +397,9 @@ class Settler:
         """An offset was settled that is no plain in-flight entry: in a batch, or waiting."""
         start = cursor.pending.first_offset(offset)
         if start is None:
-            cursor.redelivery.cancel_delay(offset)
+            # Of a delayed batch something may be left, which still waits for its time.
+            if offset in cursor.redelivery.delayed and not _has_unsettled(cursor, offset):
+                cursor.redelivery.cancel_delay(offset)
             return
         entry = cursor.pending.spill()[start]
         left = entry.span - cursor.settled.settled_in(start, start + entry.span)
@@ -373,6 +428,12 @@ class Settler:
         if messages and consumer_id != NO_CONSUMER:
             self.inflight.remove(messages)
             self._consumers[consumer_id].returned(messages, size)
+
+
+def _has_unsettled(cursor: QueueCursor, offset: int) -> bool:
+    """Whether something of the entry that begins there is left."""
+    found = entries_at(cursor, [offset]).get(offset)
+    return found is not None and bool(cursor.settled.unsettled_in(offset, offset + found[5]))
 
 
 def _may_expire(cursor: QueueCursor, count: int) -> bool:

@@ -472,6 +472,20 @@ class Subscription:
         """These offsets are done, whoever had them; returns how many were not before."""
         cursor = self.cursor(queue_id)
         settled = self._settler.settle(cursor, offsets)
+        self._settled(cursor)
+        return settled
+
+    def settle_ranges(self, queue_id: QueueId, ranges: Sequence[tuple[int, int]]) -> int:
+        """The same for the offsets of each [start, end): a batch is one step, however large."""
+        cursor = self.cursor(queue_id)
+        settle_range = self._settler.settle_range
+        settled = 0
+        for start, end in ranges:
+            settled += settle_range(cursor, start, end)
+        self._settled(cursor)
+        return settled
+
+    def _settled(self, cursor: QueueCursor) -> None:
         # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
         # to make. What waits for its key is not among the ready.
         is_idle = len(self._cursors) == 1 and cursor.mode is not Mode.KEY_SHARED
@@ -479,7 +493,6 @@ class Subscription:
             self._save(cursor)
         else:
             self._changed(cursor)
-        return settled
 
     def settle_upto(self, queue_id: QueueId, offset: int) -> int:
         """Everything below ``offset`` is done."""
@@ -532,6 +545,20 @@ class Subscription:
         """Another limit for what all its consumers have in flight (F13); 0 = none."""
         self._settler.inflight.resize(messages_max, 0)
         self._host.wake(self)
+
+    def requeue_ranges(
+        self,
+        queue_id: QueueId,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        delay_ms: int = 0,
+        count: bool = True,
+    ) -> int:
+        """The same for every entry that has a part in one of these [start, end)."""
+        cursor = self.cursor(queue_id)
+        moved = self._settler.requeue_ranges(cursor, ranges, delay_ms=delay_ms, is_counted=count)
+        self._changed(cursor)
+        return moved
 
     def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
         """Refused for good: dead letters, if the topic has a target for them."""

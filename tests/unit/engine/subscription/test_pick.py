@@ -250,3 +250,24 @@ def test_a_message_is_not_expired_in_the_very_millisecond_of_its_end(host, queue
     subscription.arrived(1)
     host.run()
     assert taker.offsets == [0], "no time to live still means: to whoever waits for it now"
+
+
+def test_the_index_is_asked_for_as_many_entries_as_batches_suggest(host, queue, monkeypatch):
+    subscription = subscribe(host, queue)
+    asked = []
+    entries = queue.index.entries
+    monkeypatch.setattr(
+        queue.index, "entries", lambda at, count: asked.append(count) or entries(at, count)
+    )
+    taker = consume(subscription, Window(200), settles=True, name="c")
+    queue.append(Record(b"x", Shape(messages=100)) for _ in range(20))
+    subscription.arrived(1)
+    host.run()
+    assert taker.offsets == list(range(0, 2000, 100))
+    assert asked[0] == 200
+    assert asked[-1] < 10
+    queue.append(Record(b"x", Shape(expire_ms=1 << 60)) for _ in range(500))
+    subscription.arrived(1)
+    host.run()
+    assert subscription.low_mark(1) == 2500
+    assert subscription.cursor(1).messages_per_entry < 50

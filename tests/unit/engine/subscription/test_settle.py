@@ -310,3 +310,109 @@ def test_what_was_committed_before_it_became_visible_is_not_delivered(host):
     subscription.arrived(1)
     host.run()
     assert taker.offsets == [3]
+
+
+# Ranges
+
+
+@pytest.fixture
+def batches(host):
+    """Two batches of 100 and a single message, in the hands of one consumer."""
+    queue = MemoryQueue(host)
+    subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
+    taker = consume(subscription, Window(500), name="c")
+    queue.append([Record(b"x", Shape(messages=100)), Record(b"y", Shape(messages=100))])
+    queue.append([Record(b"z")])
+    subscription.arrived(1)
+    host.run()
+    assert taker.offsets == [0, 100, 200]
+    return taker
+
+
+def test_a_batch_is_settled_as_one_range(host, batches):
+    subscription = batches.subscription
+    assert subscription.settle_ranges(1, [(0, 100)]) == 100
+    assert subscription.low_mark(1) == 100
+    assert batches.consumer.inflight.messages == 101
+    assert batches.consumer.demand.unsettled == 101
+    assert subscription.settle_ranges(1, [(0, 100)]) == 0
+    assert subscription.settle_ranges(1, [(200, 201), (100, 200)]) == 101
+    assert (subscription.low_mark(1), subscription.unacked(1)) == (201, 0)
+    assert batches.consumer.inflight.bytes == 0
+
+
+def test_a_range_may_be_a_part_of_a_batch_or_reach_over_several(batches):
+    subscription = batches.subscription
+    assert subscription.settle_ranges(1, [(50, 150)]) == 100
+    assert subscription.low_mark(1) == 0
+    assert [subscription.in_flight(1, at).messages for at in (0, 100, 200)] == [50, 50, 1]
+    assert subscription.settle_ranges(1, [(0, 60), (140, 201)]) == 101
+    assert subscription.in_flight(1, 199) is None
+    assert (subscription.low_mark(1), batches.consumer.inflight.messages) == (201, 0)
+
+
+def test_a_range_of_single_messages_is_settled_wherever_it_begins(host, subscription, taker):
+    assert subscription.settle_ranges(1, [(1, 3)]) == 2
+    assert subscription.settle_ranges(1, [(0, 4)]) == 2
+    assert (subscription.low_mark(1), taker.consumer.inflight.messages) == (4, 0)
+
+
+def test_a_run_is_settled_by_ranges_from_its_beginning(subscription, taker):
+    for start in range(4):
+        assert subscription.settle_ranges(1, [(start, start + 1)]) == 1
+    assert taker.consumer.inflight.messages == 0
+
+
+def test_the_part_of_a_range_that_was_never_delivered_is_ignored(subscription, taker):
+    assert subscription.settle_ranges(1, [(2, 6), (8, 1 << 60), (3, 3), (5, 4)]) == 2
+    assert subscription.statistics().unknown_settles == 2 + (1 << 60) - 8
+    assert subscription.unacked(1) == 2
+
+
+def test_a_range_settles_what_waits_for_its_delay(host, subscription, taker):
+    subscription.requeue(1, [0, 2], delay_ms=500)
+    assert subscription.settle_ranges(1, [(0, 4)]) == 4
+    assert subscription.statistics().delayed == 0
+    assert subscription.next_deadline_ms() is None
+
+
+def test_a_delayed_batch_waits_on_while_something_of_it_is_left(host, batches):
+    subscription = batches.subscription
+    subscription.requeue_ranges(1, [(0, 100)], delay_ms=500)
+    subscription.settle_ranges(1, [(0, 99)])
+    subscription.settle(1, [100, 101])
+    subscription.requeue(1, [100], delay_ms=500)
+    subscription.settle(1, [100, 102])
+    host.clock.advance(600)
+    subscription.due(host.clock.monotonic_ms())
+    host.run()
+    assert [(each.offset, each.messages) for each in batches.deliveries[3:]] == [(0, 1), (100, 97)]
+
+
+def test_a_batch_goes_back_as_one_range(host, batches):
+    subscription = batches.subscription
+    subscription.settle_ranges(1, [(10, 20)])
+    assert subscription.requeue_ranges(1, [(0, 100), (150, 151), (200, 201), (300, 400)]) == 3
+    assert batches.consumer.inflight.messages == 0
+    host.run()
+    again = batches.deliveries[3:]
+    assert [(each.offset, each.messages, each.attempts) for each in again] == [
+        (0, 90, 1), (100, 100, 1), (200, 1, 1),
+    ]  # fmt: skip
+
+
+def test_ranges_of_a_key_free_the_key(host):
+    queue = MemoryQueue(host)
+    options = SubscriptionOptions(mode=Mode.KEY_SHARED)
+    subscription = Subscription(1, "s", [queue], options, host)
+    taker = consume(subscription, Window(500), name="c")
+    queue.append([Record(b"k", Shape(messages=10, key_len=1)) for _ in range(2)])
+    subscription.arrived(1)
+    host.run()
+    assert subscription.settle_ranges(1, [(0, 10), (10, 20)]) == 20
+    late = consume(subscription, Window(500), name="d")
+    subscription.detach(taker.consumer)
+    queue.append([Record(b"k", Shape(key_len=1))])
+    subscription.arrived(1)
+    host.run()
+    assert late.offsets == [20]
