@@ -48,7 +48,7 @@ from penstock.engine.statistics import (
     topic_statistics,
 )
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Queue, Topic, TopicPolicy
+from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy, terminated
 from penstock.engine.turn import Arrivals, DispatchQueue, Housekeeping, TurnRunner
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BytesPool, UnsentPool
@@ -273,6 +273,29 @@ class Engine:
                 subscription.ttl_changed()
             self.queries.registry.look_now(topic)
         self._chain.request_turn()
+
+    def terminate_topic(self, name: TopicName) -> tuple[int, ...]:
+        """A topic takes no more messages, of any protocol, for good; raises ``NotFound``.
+
+        Returns the last offset of each queue, -1 where there is none. What is stored stays and is
+        read; what was published and has no offset yet is refused, except what is delayed: it was
+        confirmed. Once more changes nothing. Durable once ``after_durable`` calls back.
+        """
+        topic = self._registry.topic(name)
+        if not topic.is_terminated:
+            self._registry.terminate(topic)
+            for queue in topic.queues:
+                self._pipeline.turn_away(queue, terminated(topic))
+            self.queries.registry.look_now(topic)
+        return tuple([queue.index.next_offset - 1 for queue in topic.queues])
+
+    def verdict(self, topic: Topic) -> Refusal | Hold | None:
+        """What a producer that begins now would be told of every publish; None = come in.
+
+        A terminated topic refuses, a backlog quota holds or refuses (F8); alarms are ``alarms``.
+        """
+        limits = topic.limits
+        return None if limits is None else limits.verdict(self._chain.clock.wall_ms())
 
     def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:
         """A topic goes with its messages and subscriptions, at once; raises ``NotFound``."""

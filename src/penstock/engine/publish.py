@@ -227,6 +227,16 @@ class PublishPipeline:
             if not batch.is_answered:
                 self._replies.unroutable(batch)
 
+    def turn_away(self, queue: Queue, refusal: Refusal) -> None:
+        """A queue takes no more: what waits in it for the log and goes nowhere else is refused."""
+        for batch in queue.inbox:
+            batch.channel.queue_processed(queue, len(batch.publications))
+        for batch in self._frame_builder.empty(queue):
+            batch.channel.finished(len(batch.publications), batch.charge)
+            if not batch.is_answered:
+                self._replies.refuse(batch.channel, batch.publications, refusal)
+        self.chain.request_turn()
+
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
     ) -> tuple[int, int]:
@@ -717,8 +727,12 @@ class FrameBuilder:
 
     def remove(self, queue: Queue) -> list[PublishBatch[Queue]]:
         """A queue was deleted: empty its inbox; batches that go nowhere else come back."""
-        self.queues.pop(queue, None)
         self.held.pop(queue, None)
+        return self.empty(queue)
+
+    def empty(self, queue: Queue) -> list[PublishBatch[Queue]]:
+        """Take every batch out of a queue's inbox; those that go nowhere else come back."""
+        self.queues.pop(queue, None)
         orphans = []
         for batch in queue.inbox:
             batch.queues = tuple(each for each in batch.queues or () if each is not queue)

@@ -38,7 +38,7 @@ STALE_MAX = 1_000
 """Outdated times of topics that may expire; then they are cleared away."""
 
 
-class TopicRow(msgspec.Struct, frozen=True):
+class TopicRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic in the catalog; its key is the id."""
 
     topic_id: int
@@ -46,6 +46,7 @@ class TopicRow(msgspec.Struct, frozen=True):
     name: str
     queues: list[int]
     policy: TopicPolicy
+    is_terminated: bool = False
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,6 +126,12 @@ class Registry:
         self.save_topic(topic)
         return topic
 
+    def terminate(self, topic: Topic) -> None:
+        """Nothing more is stored in it, from the next publish on, for good."""
+        topic.is_terminated = True
+        self._set_limits(topic)
+        self.save_topic(topic)
+
     def apply_policy(self, topic: Topic, policy: TopicPolicy) -> None:
         """The same until the process ends."""
         topic.policy = policy
@@ -168,6 +175,7 @@ class Registry:
                 topic.name.name,
                 [queue.queue_id for queue in topic.queues],
                 topic.policy,
+                topic.is_terminated,
             )
             self._definitions.put(TOPIC_KIND, str(topic.topic_id), msgspec.json.encode(row))
             self._chain.request_turn()
@@ -306,7 +314,7 @@ class Registry:
             self.unused.add(topic, self._chain.now_ms)
         else:
             self.unused.remove(topic)
-        is_limited = needs_limits(topic.policy)
+        is_limited = needs_limits(topic)
         topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
         if topic.limits is not None and topic.limits.evicts:
             self.evicting[topic.name] = topic

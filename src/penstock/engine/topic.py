@@ -110,6 +110,7 @@ class Topic:
         "is_deleted",
         "is_deleting",
         "is_durable",
+        "is_terminated",
         "last_used_ms",
         "limits",
         "name",
@@ -139,6 +140,9 @@ class Topic:
         self.is_deleted = False
         self.is_deleting = False
         """True when it will be, as soon as its dead letters are durable (``TopicDeletion``)."""
+        self.is_terminated = False
+        """True for good once its owner ended it (``Engine.terminate_topic``): what it has can be
+        read, nothing more is stored."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.topic_id} queues={len(self.queues)}>"
@@ -279,7 +283,9 @@ class TopicLimits:
 
     @property
     def rejects(self) -> bool:
-        """True when what is too much is refused for good."""
+        """True when what is too much is refused for good, or everything is."""
+        if self._topic.is_terminated:
+            return True
         policy = self._topic.policy
         return bool(policy.length_max or policy.bytes_max) and policy.overflow in _REJECTING
 
@@ -318,6 +324,8 @@ class TopicLimits:
 
     def judge(self, record: Record, now_ms: int) -> Refusal | Hold | None:
         """What speaks against admitting the record now."""
+        if self._topic.is_terminated:
+            return terminated(self._topic)
         policy = self._topic.policy
         size = len(record.origin)
         if policy.message_bytes_max and size > policy.message_bytes_max:
@@ -327,17 +335,30 @@ class TopicLimits:
             if policy.overflow is Overflow.HOLD:
                 return Hold(Reason.HELD, full)
             return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
-        found = self._over_quota() or self._too_fast(now_ms)
+        found = self._over_quota(self._backlog_bytes, self._age_ms) if self._has_backlog else None
+        found = found or self._too_fast(now_ms)
         if found is None and self.spark is not None:
             return self.spark.judge(record.messages, size, now_ms)
         return found
 
-    def _over_quota(self) -> Refusal | Hold | None:
-        if not self._has_backlog:
+    def verdict(self, wall_ms: int) -> Refusal | Hold | None:
+        """What any publish would be told now, for whoever is about to begin (a new producer).
+
+        What depends on the message, or passes within moments (a rate), is not asked.
+        """
+        topic = self._topic
+        if topic.is_terminated:
+            return terminated(topic)
+        if not (self._quota.is_set and holders(topic)):
             return None
-        verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
+        return self._over_quota(
+            backlog_bytes(topic) + arriving_at(topic)[1], oldest_age_ms(topic, wall_ms)
+        )
+
+    def _over_quota(self, backlog: int, age_ms: int) -> Refusal | Hold | None:
+        verdict = self._quota.judge(backlog, age_ms)
         if verdict in (QuotaDecision.HOLD, QuotaDecision.REFUSE):
-            text = self._quota.explain(str(self._topic.name), self._backlog_bytes, self._age_ms)
+            text = self._quota.explain(str(self._topic.name), backlog, age_ms)
             if verdict is QuotaDecision.HOLD:
                 return Hold(Reason.QUOTA, text)
             return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)
@@ -391,6 +412,8 @@ class TopicLimits:
 
         Only where ``rejects``: nobody could hold it or be told.
         """
+        if self._topic.is_terminated:
+            return False
         policy = self._topic.policy
         self._look(self._topic, policy)
         taken = min(self._room, coming)
@@ -418,10 +441,12 @@ class TopicLimits:
         return is_done
 
 
-def needs_limits(policy: TopicPolicy) -> bool:
+def needs_limits(topic: Topic) -> bool:
     """False when no publish can be refused, held or make room: the fast way."""
+    policy = topic.policy
     return bool(
-        policy.length_max
+        topic.is_terminated
+        or policy.length_max
         or policy.bytes_max
         or policy.publish_messages_per_s
         or policy.publish_bytes_per_s
@@ -435,6 +460,12 @@ def too_large(topic: Topic, size: int, size_max: int) -> Refusal:
     """The refusal of a message above a size limit."""
     text = f"message of {size} bytes for topic '{topic.name}', limit {size_max} (message_bytes_max)"
     return Refusal(RefusalKind.TOO_LARGE, str(topic.name), text)
+
+
+def terminated(topic: Topic) -> Refusal:
+    """The refusal of every message for a topic that its owner ended."""
+    text = f"topic '{topic.name}' is terminated and takes no more messages; use another topic"
+    return Refusal(RefusalKind.TERMINATED, str(topic.name), text)
 
 
 def holders(topic: Topic) -> list[Subscription]:

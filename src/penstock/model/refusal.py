@@ -25,6 +25,8 @@ class RefusalKind(Enum):
     HELD_TOO_LONG = "held-too-long"
     TOO_LARGE = "too-large"
     NO_ROUTE = "no-route"
+    TERMINATED = "terminated"
+    """The topic's owner ended it for good; what it has can still be read."""
     WRITE_FAILED = "write-failed"
     """The disk refused the frame; nothing of it is stored."""
     SYNC_FAILED = "sync-failed"

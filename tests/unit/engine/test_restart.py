@@ -12,6 +12,7 @@ from penstock.model.errors import AlreadyExists, LogCorrupt
 from penstock.model.ids import is_transient_id
 from penstock.model.names import topic_name
 from penstock.model.record import RecordFlag, Wire, neutral_record
+from penstock.model.refusal import RefusalKind
 from penstock.testing.outlet import RecordingOutlet
 
 POLICY = TopicPolicy(length_max=10, overflow=Overflow.REJECT, retention_ms=5, max_priority=2)
@@ -44,6 +45,23 @@ def test_topics_policies_and_subscriptions_come_back(bench, end):
         3,
     )
     assert restored.is_priority
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
+def test_a_terminated_topic_stays_terminated(bench, end):
+    topic = bench.topic()
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a")
+    bench.settle()
+    last = bench.engine.terminate_topic(topic.name)
+    bench.settle()
+    getattr(bench, end)()
+    found = by_name(bench)["orders"]
+    assert found.is_terminated
+    bench.publish(bench.channel(), found, b"b")
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.TERMINATED]
+    assert bench.engine.terminate_topic(found.name) == last
 
 
 def test_what_does_not_last_is_gone_and_its_ids_are_transient(bench):

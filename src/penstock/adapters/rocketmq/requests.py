@@ -170,6 +170,7 @@ _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 _GONE: Final = int(ResponseCode.SERVICE_NOT_AVAILABLE)
 _ILLEGAL: Final = int(ResponseCode.MESSAGE_ILLEGAL)
 _ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
+_FORBIDDEN: Final = int(ResponseCode.NO_PERMISSION)
 
 _CODES: Final = {
     RefusalKind.MEMORY_ALARM: _BUSY,
@@ -179,6 +180,7 @@ _CODES: Final = {
     RefusalKind.HELD_TOO_LONG: _BUSY,
     RefusalKind.TOO_LARGE: _ILLEGAL,
     RefusalKind.NO_ROUTE: _ERROR,
+    RefusalKind.TERMINATED: _FORBIDDEN,
     RefusalKind.DISK_ALARM: _GONE,
     RefusalKind.WRITE_FAILED: _GONE,
     RefusalKind.SYNC_FAILED: _GONE,

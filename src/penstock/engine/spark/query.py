@@ -793,7 +793,7 @@ class Pressures:
         if topic.limits is None or topic.limits.spark is not pressure:
             return False
         topic.limits.spark = None
-        if not needs_limits(topic.policy):
+        if not needs_limits(topic):
             topic.limits = None
         return True
 

@@ -394,6 +394,21 @@ def test_what_is_held_too_long_is_a_nack_and_without_confirms_the_end_of_the_cha
     assert closed.reply_text.count("full") == 1, "the queue is named, and once"
 
 
+def test_a_terminated_queue_is_a_nack_and_without_confirms_the_end_of_the_channel(bench):
+    confirming, plain = bench.client(), bench.client()
+    topic = durable_topic(confirming, "ended")
+    confirming.call(1, ConfirmSelect())
+    bench.engine.terminate_topic(topic.name)
+    many(confirming, 1, key="ended")
+    many(plain, 1, key="ended")
+    confirming.turn()
+    assert answers(confirming) == [Nack(1)]
+    (closed,) = answers(plain)
+    assert closed.reply_code == 406
+    assert "terminated" in closed.reply_text
+    assert bodies(bench, topic) == []
+
+
 def test_a_refused_write_is_a_nack_and_nothing_of_it_is_stored(bench, peer):
     topic = durable_topic(peer)
     peer.call(1, ConfirmSelect())

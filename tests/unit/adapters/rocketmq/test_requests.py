@@ -216,6 +216,7 @@ def test_the_store_is_asked_again_at_the_moment_of_storing():
         (RefusalKind.SYNC_FAILED, 14, "service not available now. "),
         (RefusalKind.CLOSING, 14, "service not available now. "),
         (RefusalKind.TOO_LARGE, 13, ""),
+        (RefusalKind.TERMINATED, 16, ""),
     ],
 )
 def test_every_refusal_has_a_code_and_says_what(kind, code, words):
@@ -227,7 +228,7 @@ def test_every_refusal_has_a_code_and_says_what(kind, code, words):
 
 def test_every_kind_of_refusal_has_a_code():
     for kind in RefusalKind:
-        assert refusal_response(Refusal(kind, "c", "t"))[0] in (1, 2, 13, 14)
+        assert refusal_response(Refusal(kind, "c", "t"))[0] in (1, 2, 13, 14, 16)
 
 
 def test_a_class_without_room_says_overload():

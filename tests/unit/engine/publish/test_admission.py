@@ -1,13 +1,16 @@
 """What is refused or held at the door, for how long, and what lets it in again."""
 
+from types import NoneType
+
 import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.topic import FanoutRoute, Overflow, TopicPolicy
+from penstock.engine.host import Start, SubscriptionOptions
+from penstock.engine.topic import DirectRoute, FanoutRoute, Hold, Overflow, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.reason import Reason
-from penstock.model.refusal import RefusalKind
+from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -434,3 +437,94 @@ def test_a_fan_out_waits_for_the_queue_that_holds_before_the_full_one_refuses_it
     bench.settle()
     assert [each for each, _ in bench.outlet.refusals] == [token]
     assert bench.bodies(holding) == [b"there", b"a"]
+
+
+def test_a_terminated_topic_refuses_every_publish_and_is_read_to_its_end(bench):
+    topic = bench.topic(queues=2)
+    subscription = bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, DirectRoute(topic.queues[0]), b"a", b"b")
+    bench.settle()
+    assert bench.engine.terminate_topic(topic.name) == (1, -1)
+    other = bench.topic("other")
+    bench.publish(channel, topic, b"c")
+    bench.publish(channel, FanoutRoute((topic.queues[0], other.queues[0])), b"d")
+    bench.publish(channel, other, b"e")
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.TERMINATED] * 2
+    assert "use another topic" in bench.outlet.refusals[0][1].text
+    assert bench.bodies(topic) == [b"a", b"b"]
+    assert bench.bodies(other) == [b"e"]
+    assert subscription.ready(topic.queues[0].queue_id) == 2
+    assert channel.connection.bytes_held == 0
+    bench.engine.set_policy(topic.name, TopicPolicy(retention_ms=5))
+    bench.publish(channel, topic, b"f")
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.TERMINATED] * 3
+    assert bench.engine.terminate_topic(topic.name) == (1, -1)
+
+
+def test_a_publish_that_waits_for_the_log_when_its_topic_is_terminated_is_refused():
+    bench = flow_bench(queue_log_credit=2, queue_log_more=1)
+    topic, other = bench.topic(), bench.topic("other")
+    channel = bench.channel()
+    for body in (b"a", b"b", b"c"):
+        bench.publish(channel, topic, body)
+        bench.turns()
+    bench.publish(channel, FanoutRoute((topic.queues[0], other.queues[0])), b"d")
+    bench.turns()
+    stored = topic.queues[0].index.next_offset
+    assert stored < 3
+    assert bench.engine.terminate_topic(topic.name) == (stored - 1,)
+    bench.settle()
+    assert len(bench.bodies(topic)) == stored
+    assert bench.bodies(other) == [b"d"]
+    refused = len(bench.refusal_kinds)
+    assert refused == 3 - stored
+    assert len(bench.outlet.confirmed_tokens) == stored + 1
+    assert channel.connection.bytes_held == 0
+    assert not channel.stage.is_blocked
+    bench.publish(channel, other, b"e")
+    bench.settle()
+    assert bench.bodies(other) == [b"d", b"e"]
+
+
+def test_dead_letters_for_a_terminated_topic_are_dropped_and_counted(bench):
+    letters = bench.topic("letters")
+    bench.engine.terminate_topic(letters.name)
+    topic = bench.topic(policy=TopicPolicy(length_max=1, dead_letter_topic="letters"))
+    bench.reader(topic)
+    bench.publish(bench.channel(), topic, b"a", b"b")
+    bench.settle()
+    assert bench.bodies(letters) == []
+    assert bench.engine.statistics().deaths_dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(QuotaPolicy.HOLD, Hold), (QuotaPolicy.EXCEPTION, Refusal), (QuotaPolicy.EVICT, NoneType)],
+)
+def test_a_producer_can_ask_for_the_quotas_verdict_before_it_publishes(bench, policy, expected):
+    topic = bench.topic(policy=TopicPolicy(quota_bytes_max=100, quota_policy=policy))
+    assert bench.engine.verdict(topic) is None
+    bench.publish(bench.channel(), topic, bytes(200))
+    bench.settle()
+    assert bench.engine.verdict(topic) is None, "nobody holds data"
+    subscription = bench.engine.create_subscription(
+        topic.name, "s", SubscriptionOptions(start=Start.EARLIEST)
+    )
+    verdict = bench.engine.verdict(topic)
+    assert isinstance(verdict, expected)
+    if verdict is not None:
+        assert "quota" in (verdict.text if isinstance(verdict, Refusal) else verdict.culprit)
+    subscription.settle_upto(topic.queues[0].queue_id, 1)
+    assert bench.engine.verdict(topic) is None
+
+
+def test_the_verdict_on_a_terminated_topic_is_its_refusal(bench):
+    topic = bench.topic()
+    assert bench.engine.verdict(topic) is None
+    bench.engine.terminate_topic(topic.name)
+    verdict = bench.engine.verdict(topic)
+    assert isinstance(verdict, Refusal)
+    assert verdict.kind is RefusalKind.TERMINATED
