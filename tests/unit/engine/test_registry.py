@@ -11,6 +11,7 @@ from penstock.engine.statistics import topic_statistics
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.engine.topic import DirectRoute, TopicPolicy
 from penstock.flow.demand import Window
+from penstock.flow.quota import QuotaPolicy
 from penstock.model.errors import NotFound
 from penstock.model.names import topic_name
 from penstock.settings.broker import StorageSettings
@@ -369,6 +370,21 @@ def test_quotas_and_ages_count_only_the_queues_it_reads():
     two = topic_statistics(world.topic, world.bench.clock.wall_ms())
     assert (one.ready, two.ready) == (3, 6)
     assert two.backlog_bytes == 2 * one.backlog_bytes > 0
+
+
+def test_publishers_held_by_a_quota_go_on_when_the_queue_is_unsubscribed():
+    policy = TopicPolicy(quota_bytes_max=2000, quota_policy=QuotaPolicy.HOLD)
+    world = Partitions(policy=policy, messages=0)
+    world.subscribe(0, 1)
+    to_first = DirectRoute(world.topic.queues[0])
+    world.bench.publish(world.channel, to_first, b"x" * 3000)
+    world.bench.settle()
+    (held,) = world.bench.publish(world.channel, to_first, b"y")
+    world.bench.settle()
+    assert held not in world.bench.outlet.confirmed_tokens
+    world.unsubscribe(0)
+    world.bench.settle()
+    assert held in world.bench.outlet.confirmed_tokens
 
 
 def test_a_length_limit_drops_from_the_queues_it_reads():
