@@ -147,6 +147,7 @@ def test_every_producer(bench, consumer):
 def test_who_reads_a_topic_and_what_a_group_reads(bench, consumer):
     bench.client().send("orders")
     consumer.heartbeat(orders="A")
+    consumer.pull("orders", group="others")
     consumer.commit("orders", 1, group="others")
     ask = consumer.ask
     groups = body_of(ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "orders"}))
