@@ -1,10 +1,11 @@
-"""Topic names: one namespace for all protocols (D9).
+"""Names: which a client may give, and topics' one namespace for all protocols (D9).
 
 A topic is known by (space, name). RabbitMQ's vhost ``/``, Pulsar's ``public/default`` and "no
 namespace" of RocketMQ are all space ``""``. How a protocol spells a name is the business of its
 adapter; this file knows only the neutral form and which names are internal.
 """
 
+import re
 from typing import Final, NamedTuple
 
 NAME_BYTES_MAX: Final = 255
@@ -12,6 +13,8 @@ NAME_BYTES_MAX: Final = 255
 
 HIDDEN_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "amq.gen-", "penstock.")
 """Names that other protocols' listings leave out (D9)."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class TopicName(NamedTuple):
@@ -34,8 +37,20 @@ def topic_name(name: str, space: str = "") -> TopicName:
     for part, text in (("name", name), ("space", space)):
         if len(text.encode()) > NAME_BYTES_MAX:
             raise ValueError(f"topic {part} is longer than {NAME_BYTES_MAX} bytes: {text[:40]}...")
-        if any(ord(character) < 32 for character in text):
-            raise ValueError(f"topic {part} {text!r} has a control character; remove it")
+        problem = control_problem(f"topic {part}", text)
+        if problem is not None:
+            raise ValueError(problem)
     if not name:
         raise ValueError("a topic needs a name of at least one character")
     return TopicName(space, name)
+
+
+def control_problem(what: str, name: str) -> str | None:
+    """The sentence for a new name with a control character (C0 or DEL); None when it has none.
+
+    Terminals obey them and logs break at them. Whoever makes a thing asks, in every protocol; what
+    has such a name already stays as it is.
+    """
+    if _CONTROL.search(name) is None:
+        return None
+    return f"{what} {name[:80]!r} has a control character; remove it"

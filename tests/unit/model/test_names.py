@@ -35,6 +35,7 @@ def test_other_names_are_not_hidden(name):
         ("", "", "at least one character"),
         ("a\nb", "", "control character"),
         ("a", "b\0", "control character"),
+        ("a\x7f", "", "control character"),
         ("x" * (NAME_BYTES_MAX + 1), "", "longer than 255 bytes"),
         ("ü" * 128, "", "longer than 255 bytes"),
         ("a", "y" * 256, "space is longer"),

@@ -23,6 +23,7 @@ from penstock.adapters.amqp.topology.matching import (
     class_of,
     to_exchange,
 )
+from penstock.model.names import control_problem
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.exchange import (
     Bind,
@@ -127,6 +128,9 @@ def check_exchange(
             ReplyCode.ACCESS_REFUSED,
             f"exchange name '{wanted.name}' contains reserved prefix '{RESERVED_PREFIX}*'",
         )
+    problem = control_problem("exchange", wanted.name)
+    if problem is not None:
+        raise _precondition(problem)
     alternate = wanted.arguments.get(ALTERNATE, "")
     if not isinstance(alternate, str):
         raise _precondition(

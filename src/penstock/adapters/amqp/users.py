@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import structs
 
+from penstock.model.names import control_problem
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import Claims
 
@@ -147,8 +148,11 @@ class Users:
 
     def check(self, user: User, more: int = 1) -> None:
         """Raise ``ValueError`` saying what is wrong with a user who is to be one of so many new."""
-        if not user.name or any(ord(character) < 32 for character in user.name):
-            raise ValueError("a user needs a name without control characters")
+        if not user.name:
+            raise ValueError("a user needs a name of at least one character")
+        problem = control_problem("user", user.name)
+        if problem is not None and user.name not in self._users:
+            raise ValueError(problem)
         if user.algorithm not in DIGESTS:
             known = ", ".join(DIGESTS)
             raise ValueError(f"hashing algorithm {user.algorithm!r} is not known; use {known}")

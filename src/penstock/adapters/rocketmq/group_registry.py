@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.adapters.rocketmq.naming import DLQ_PREFIX, GROUP_TOPIC_CHARS_MAX, RETRY_PREFIX
+from penstock.adapters.rocketmq.naming import (
+    DLQ_PREFIX,
+    GROUP_TOPIC_CHARS_MAX,
+    RETRY_PREFIX,
+    neutral_name,
+)
 from penstock.adapters.rocketmq.requests import ErrorResponse
 from penstock.engine.group.switches import ALL_ON, GroupSwitches
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
 from penstock.model.ids import is_transient_id
+from penstock.model.names import control_problem
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Malformed
@@ -70,7 +76,8 @@ def problem_with_group(group: str) -> str | None:
         )
     if len(group) > GROUP_CHARS_MAX:
         return f"The specified group is longer than group max length {GROUP_CHARS_MAX}."
-    return None
+    # As its retry topic would be called in other protocols.
+    return control_problem("The specified group", neutral_name(group).name)
 
 
 class GroupRegistry:

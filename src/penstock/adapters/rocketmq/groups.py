@@ -44,6 +44,7 @@ from penstock.engine.group.membership import (
 from penstock.model.assignment import QueueRef
 from penstock.model.errors import SelectorInvalid
 from penstock.model.ids import ConnectionId
+from penstock.model.names import control_problem
 from penstock.wire.rocketmq.bodies import (
     CheckClientBody,
     ConsumerData,
@@ -155,6 +156,7 @@ class ClientRegistry:
     def heartbeat(self, connection: RocketmqConnection, command: Command) -> None:
         """Register everything the client says it is."""
         data = decode_body(command.body, HeartbeatData)
+        self._check_names(data)
         self._watch(connection)
         client = Client(
             data.client_id,
@@ -233,6 +235,15 @@ class ClientRegistry:
         self._broker.locks.sweep(now_ms)
 
     # Parts.
+
+    def _check_names(self, data: HeartbeatData) -> None:
+        groups = [each.group_name for each in data.producer_data_set]
+        groups += [each.group_name for each in data.consumer_data_set]
+        _refuse_controls(
+            self._broker,
+            ("The specified client id", data.client_id),
+            *[("The specified group", each) for each in groups],
+        )
 
     def _consumer(self, data: ConsumerData, client: Client, *, is_silent: bool) -> str | None:
         config = self._groups.find(data.group_name)
@@ -457,6 +468,7 @@ class RequestModeRegistry:
     """
 
     def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
         self._engine = broker.engine
         self._modes = broker.modes
         for key, body in broker.engine.definitions(MODE_KIND).items():
@@ -473,6 +485,9 @@ class RequestModeRegistry:
             raise no_permission("retry topic is not allowed to set mode")
         if not topic or not group:
             raise system_error("a mode needs a topic and a consumer group")
+        _refuse_controls(
+            self._broker, ("The specified topic", topic), ("The specified group", group)
+        )
         if not self._modes.set(topic, group, setting):
             raise system_error(
                 f"{self._modes.settings_max} modes are set already; reset one of them first"
@@ -538,6 +553,14 @@ def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[LockedQueue, Mess
         if each.broker_name in ("", broker.broker_name):
             found[each.topic, each.queue_id] = each
     return found
+
+
+def _refuse_controls(broker: RocketmqBroker, *named: tuple[str, str]) -> None:
+    """Raise ``ErrorResponse`` for the first of these (what, name) that has a control character."""
+    for what, name in named:
+        problem = control_problem(what, name)
+        if problem is not None:
+            raise ErrorResponse(broker.settings.invalid_parameter_code, problem)
 
 
 # ---- configuration; changes are answered once they are durable ----------------------------------

@@ -32,6 +32,7 @@ from penstock.adapters.rocketmq.requests import ErrorResponse, forbidden, no_top
 from penstock.engine.broker import Engine
 from penstock.engine.topic import DirectRoute, Topic, TopicPolicy
 from penstock.model.clock import Clock
+from penstock.model.names import control_problem
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.headers import SendHeader
@@ -218,10 +219,21 @@ class TopicRegistry:
         return True
 
     def check_name(self, name: str) -> None:
-        """Raise ``ErrorResponse`` when RocketMQ does not allow the name."""
-        problem = problem_with(name)
+        """Raise ``ErrorResponse`` unless a client may name a topic so."""
+        problem = self.problem_with(name)
         if problem is not None:
             raise ErrorResponse(self._settings.invalid_parameter_code, problem)
+
+    def problem_with(self, name: str) -> str | None:
+        """What is wrong with a name in a request; None when it will do, or is there already."""
+        problem = problem_with(name)
+        if problem is not None or "%" not in name:
+            return problem
+        # "%1B" is a way to write a control character that no rule of RocketMQ's forbids.
+        neutral = neutral_name(name)
+        if self._engine.topic(neutral) is not None:
+            return None
+        return control_problem("The specified topic", str(neutral))
 
     def _inherited(self, header: SendHeader) -> RocketmqTopic | None:
         """A new topic after the model the send names, if that one lets itself be inherited."""

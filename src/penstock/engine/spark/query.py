@@ -44,6 +44,7 @@ from penstock.flow.spark_brake import (
     QueryBacklog,
 )
 from penstock.model.errors import AlreadyExists, PenstockError
+from penstock.model.names import control_problem
 from penstock.model.queries import BAD_REQUEST, BatchProgress, OffsetMap
 
 if TYPE_CHECKING:
@@ -573,6 +574,9 @@ class QueryRegistry:
 
     def _make_room(self, subscription: str, checkpoint: str) -> None:
         """Look whether one more may be; those that left nothing to go back to make place."""
+        problem = control_problem("subscription", subscription)
+        if problem is not None:
+            raise QueryRefused(BAD_REQUEST, problem)
         if not CHECKPOINT_ID.fullmatch(checkpoint):
             raise QueryRefused(
                 BAD_REQUEST,

@@ -102,6 +102,11 @@ def test_the_same_declare_again_is_fine_even_of_reserved_names(peer: AmqpPeer) -
             "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'",
         ),
         (
+            Declare(0, "a\x1b]0;x\x07", "direct"),
+            406,
+            "PRECONDITION_FAILED - exchange 'a\\x1b]0;x\\x07' has a control character; remove it",
+        ),
+        (
             Declare(0, "", "direct"),
             403,
             "ACCESS_REFUSED - operation not permitted on the default exchange",

@@ -58,7 +58,9 @@ def test_users_outlive_the_process_and_a_deleted_guest_stays_away() -> None:
 
 def test_bad_users_are_refused_in_a_sentence() -> None:
     users = users_of(Workbench())
-    with pytest.raises(ValueError, match="name without control characters"):
+    with pytest.raises(ValueError, match=r"user 'a.x7f' has a control character; remove it"):
+        users.add("a\x7f", "x")
+    with pytest.raises(ValueError, match="at least one character"):
         users.add("", "x")
     with pytest.raises(ValueError, match="'md5' is not known"):
         users.put(User("u", "", algorithm="md5"))

@@ -115,6 +115,26 @@ def test_a_body_that_cannot_be_read_is_1(consumer, body):
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.parametrize("name", ["g\x1b]0;x\x07", "g\n2026 ERROR", "g\x7f"])
+def test_a_heartbeat_with_a_control_character_in_a_group_is_refused_and_joins_nothing(
+    bench, consumer, name
+):
+    answer = consumer.heartbeat(name, orders="*")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "has a control character; remove it" in answer.remark
+    assert bench.broker.consumers.group(name) is None
+    producing = {"clientID": "c1", "producerDataSet": [{"groupName": name}]}
+    answer = consumer.ask(RequestCode.HEART_BEAT, body=encode_body(producing))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert bench.broker.producers.group(name) is None
+
+
+def test_a_group_cannot_spell_a_control_character_as_an_escape(consumer):
+    answer = put(consumer, groupName="g%1B")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "has a control character" in answer.remark
+
+
 def test_groups_are_bounded(bench, consumer):
     book = bench.broker.service(GroupRegistry)
     book.groups_max = 2

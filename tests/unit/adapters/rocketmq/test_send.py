@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.naming import FORBIDDEN_TOPICS
+from penstock.adapters.rocketmq.naming import FORBIDDEN_TOPICS, neutral_name
+from penstock.model.names import TopicName
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -116,6 +117,19 @@ def test_properties_without_a_separator_at_the_end_stay_whole(bench, client):
     (message,) = bench.stored("orders")
     assert message.property_map()["a"] == "b"
     assert message.property_map()["CLUSTER"] == "DefaultCluster"
+
+
+@pytest.mark.parametrize("name", ["a%1B%5D0", "%RETRY%a%0A", "vhost%0A%orders", "a%7F"])
+def test_a_new_topic_cannot_spell_a_control_character_as_an_escape(bench, client, name):
+    answer = client.send(name)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "has a control character; remove it" in answer.remark
+    assert bench.engine.topic(neutral_name(name)) is None
+
+
+def test_what_had_such_a_name_before_is_sent_to_and_read_from(bench, client):
+    bench.engine.create_topic(TopicName("", "a\x7f"))
+    assert client.send("a%7F").code == 0
 
 
 def test_a_negative_queue_id_lets_the_broker_pick(bench, client):

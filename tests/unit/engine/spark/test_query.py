@@ -494,3 +494,12 @@ def test_a_hard_bound_holds_also_on_a_topic_that_very_many_read():
     for _ in range(20):
         bench.send(channel, topic, 10)
     assert bench.stored(topic) == 100
+
+
+def test_a_subscription_with_a_control_character_is_refused_before_it_is_known(bench):
+    bench.topic("orders")
+    with pytest.raises(
+        QueryRefused, match=r"subscription 'q.x1b\]0;x.x07' has a control character"
+    ):
+        bench.poll(name="q\x1b]0;x\x07")
+    assert not bench.engine.queries.registry.queries

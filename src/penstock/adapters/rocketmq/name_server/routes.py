@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.adapters.rocketmq.naming import RETRY_PREFIX, problem_with
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.requests import system_error
 from penstock.wire.rocketmq.bodies import (
     MASTER,
@@ -249,7 +249,7 @@ class RouteRegistry:
             group = topic.removeprefix(RETRY_PREFIX)
             if group in broker.engine.definitions(GROUP_KIND) or broker.consumers.group(group):
                 broker.topics.ensure(topic)
-        elif broker.settings.is_creating_on_lookup and problem_with(topic) is None:
+        elif broker.settings.is_creating_on_lookup and broker.topics.problem_with(topic) is None:
             broker.topics.ensure(topic, queues=broker.settings.default_topic_queues)
 
 

@@ -55,6 +55,14 @@ def test_nonsense_is_refused(bench, more):
     assert len(bench.broker.modes) == 0
 
 
+@pytest.mark.parametrize("more", [{"topic": "a\x1b"}, {"consumerGroup": "g\n"}])
+def test_a_control_character_in_a_name_is_refused(bench, more):
+    answer = set_mode(bench, **more)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "has a control character; remove it" in answer.remark
+    assert bench.engine.definitions(MODE_KIND) == {}
+
+
 def test_settings_are_bounded(bench):
     bench.broker.modes.settings_max = 1
     assert set_mode(bench).code == 0
