@@ -398,7 +398,8 @@ class SettlementBuffer:
         self.noted.pop(subscription, None)
         gone = subscription.subscription_id
         self.again = [each for each in self.again if each.subscription_id != gone]
-        self._changed = {key: None for key in self._changed if key[0] != gone}
+        for queue_id in subscription.queue_ids:
+            self._changed.pop((gone, queue_id), None)
 
     def put(self, frame: Frame) -> list[Settlement]:
         """Put everything there is to save into the frame; what was taken, for ``failed``."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -106,6 +106,7 @@ class Query:
     __slots__ = (
         "_back",
         "checkpoint",
+        "coming",
         "drain",
         "had_batch",
         "heard_ms",
@@ -132,6 +133,8 @@ class Query:
         self.lease: Final = lease
         self.reads: dict[Topic, Subscription] = {}
         """Its topics, and its position on each."""
+        self.coming: Counter[Topic] = Counter()
+        """Topics that positions are being made on, by how many requests."""
         self.drain = DrainRate()
         self.last = BatchProgress()
         self.state = "new"
@@ -245,6 +248,9 @@ LEASE_LOOK_MS: Final = 1000
 BRAKE_LOOK_MS: Final = 100
 LOOK_STEPS_MAX: Final = 500
 """Queues of queries that are looked at in one go: some 2 ms."""
+POSITION_STEPS: Final = 6
+QUEUE_POSITION_STEPS: Final = 3
+"""What it costs to make the position of a query on a topic, and on each of its queues."""
 LOOK_PIECE_MS: Final = 20
 """Between two pieces of a look: it may take a tenth of a core, and no more."""
 SAVE_MS: Final = 60_000
@@ -284,6 +290,8 @@ class QueryRegistry:
         """Who reads a topic, and how many queues it had then; to be looked at only."""
         self.positions = 0
         """Queues that all queries read together."""
+        self._coming = 0
+        """Queues that they will read besides, once the requests under way are done."""
         self._round: Iterator[int] | None = None
         """A look at all leases and brakes that is under way."""
         self._is_behind = False
@@ -338,11 +346,16 @@ class QueryRegistry:
 
     def get_or_create(
         self, subscription: str, topics: list[Topic], start: OffsetMap, checkpoint: str = ""
-    ) -> Query:
-        """The query of that subscription and checkpoint on these topics, made if there is none."""
+    ) -> Generator[int, None, Query]:
+        """The query of that subscription and checkpoint on these topics, made if there is none.
+
+        Yields what each step costs: a position on a topic takes longer than a look at one. Whoever
+        leaves it before its end leaves a query on some of the topics, and the next request of the
+        same query makes the rest; so does one behind a crash, since the row is saved first.
+        """
         query = self.find(subscription, checkpoint)
+        missing = self._check_positions(query, topics)
         is_new = query is None
-        self._check_positions(query, topics)
         if query is None:
             self._make_room(subscription, checkpoint)
             name = self._free_name(subscription, checkpoint)
@@ -352,13 +365,46 @@ class QueryRegistry:
             is_new = True
         for topic in [each for each in query.reads if each.is_deleted]:
             self._unread(query, topic)
-        for topic in topics:
-            if topic not in query.reads:
-                self._read(query, topic, self._subscribed(query, topic, start))
         self.heartbeat(query)
         if is_new:
             self.save(query)
+        yield from self._read_all(query, missing, start)
+        yield len(topics)
         return query
+
+    def _read_all(
+        self, query: Query, missing: dict[Topic, int], start: OffsetMap
+    ) -> Generator[int, None, None]:
+        """Make a position on each of these topics, whose queues count until that is done."""
+        for topic, queues in missing.items():
+            self._expect(query, topic, queues)
+        try:
+            while missing:
+                if self.queries.get(query.name) is not query:
+                    raise QueryRefused(
+                        BAD_REQUEST,
+                        f"query '{query.name}' was forgotten while its positions were made; ask "
+                        "again",
+                    )
+                topic = next(iter(missing))
+                if topic not in query.reads and not topic.is_deleted:
+                    self._read(query, topic, self._subscribed(query, topic, start))
+                queues = missing.pop(topic)
+                self._expect_no_more(query, topic, queues)
+                yield POSITION_STEPS + QUEUE_POSITION_STEPS * queues
+        finally:
+            for topic, queues in missing.items():
+                self._expect_no_more(query, topic, queues)
+
+    def _expect(self, query: Query, topic: Topic, queues: int) -> None:
+        query.coming[topic] += 1
+        self._coming += queues
+
+    def _expect_no_more(self, query: Query, topic: Topic, queues: int) -> None:
+        query.coming[topic] -= 1
+        if not query.coming[topic]:
+            del query.coming[topic]
+        self._coming -= queues
 
     def heartbeat(self, query: Query) -> None:
         """It polled or reported: it lives, and so does its lease."""
@@ -534,21 +580,27 @@ class QueryRegistry:
             if not readers:
                 del self.readers[topic]
 
-    def _check_positions(self, query: Query | None, topics: list[Topic]) -> None:
-        """Refuse what would make looks at leases and brakes take for ever."""
+    def _check_positions(self, query: Query | None, topics: list[Topic]) -> dict[Topic, int]:
+        """The topics that are new to it, and their queues.
+
+        Refuses what would make looks at leases and brakes take for ever. Positions that are being
+        made are counted, so that requests side by side keep the bounds, too.
+        """
         own = query.reads if query is not None else {}
-        more = sum(len(topic.queues) for topic in topics if topic not in own)
-        if not more:
-            return
+        missing = {topic: len(topic.queues) for topic in topics if topic not in own}
+        if not missing:
+            return missing
+        more = sum(missing.values())
         settings = self._settings
-        one = more + sum(len(topic.queues) for topic in own if not topic.is_deleted)
+        there = {*own, *(query.coming if query is not None else ())}.difference(missing)
+        one = more + sum(len(topic.queues) for topic in there if not topic.is_deleted)
         if one > settings.query_queues_max:
             raise QueryRefused(
                 BAD_REQUEST,
                 f"the query would read {one} queues and {settings.query_queues_max} are allowed "
                 "(spark.query_queues_max); read fewer topics, or divide them over several queries",
             )
-        all_ = more + self.positions
+        all_ = more + self._coming + self.positions
         if all_ > settings.positions_max:
             raise QueryRefused(
                 BAD_REQUEST,
@@ -556,6 +608,7 @@ class QueryRegistry:
                 "allowed (spark.positions_max); forget one with `penstock queries forget`, or read "
                 "fewer topics",
             )
+        return missing
 
     def _known(self, name: str, wall_ms: int) -> Query:
         query = self.queries.get(name)

@@ -296,10 +296,9 @@ class QueryService:
     def _polling(self, request: PollRequest[int], outlet: QueryOutlet) -> Steps:
         topics = yield from self._search(request.topics, request.pattern)
         self._check(request)
-        query = self.registry.get_or_create(
+        query = yield from self.registry.get_or_create(
             request.subscription, topics, request.start, request.checkpoint
         )
-        yield len(topics)
         query.polls += 1
         if request.report is not None:
             query.last = request.report.over(query.last)
@@ -354,10 +353,9 @@ class QueryService:
         """Keep what a query has not processed; where one begins that was silent is believed."""
         known = self.registry.find(request.subscription, request.checkpoint)
         is_begun = known is None or not self.registry.is_alive(known)
-        query = self.registry.get_or_create(
+        query = yield from self.registry.get_or_create(
             request.subscription, topics, request.start, request.checkpoint
         )
-        yield len(topics)
         if request.ttl_ms:
             query.lease.ttl_ms = self.registry.ttl_ms(request.ttl_ms)
         yield from self._acknowledge(query, topics, request.start, is_sure=is_begun)

@@ -1,13 +1,13 @@
 """Queries at the desk: what a poll gets, where a query stands, what a restart leaves."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.workbench import Workbench
-from penstock.engine.spark.query import QueryRefused
+from penstock.engine.spark.query import POSITION_STEPS, QUEUE_POSITION_STEPS, QueryRefused
 from penstock.engine.spark.query_service import (
     QUEUE_STEPS,
     STEPS_MAX,
@@ -22,6 +22,7 @@ from penstock.model.names import topic_name
 from penstock.model.queries import (
     BatchProgress,
     LeaseRequest,
+    LeaseResponse,
     LocateRequest,
     PollRequest,
     ResolveRequest,
@@ -395,6 +396,79 @@ def test_more_queues_than_one_question_may_mean_are_refused():
     with pytest.raises(QueryRefused, match=r"spark\.query_queues_max"):
         bench.poll(topics=None, pattern="t.*")
     assert len(bench.resolve(pattern="t000.").topics) == 10
+
+
+def positions(bench, name="etl"):
+    return [topic for topic in bench.engine.topics() if f"spark/{name}" in topic.subscriptions]
+
+
+def long_lease(bench, name="etl"):
+    asker = Asker()
+    order = LeaseRequest(subscription=name, pattern="t.*")
+    assert bench.engine.queries.handle(order, asker) is None
+    return asker
+
+
+def test_a_first_lease_over_many_topics_makes_its_positions_over_several_turns():
+    bench = crowd()
+    asker = long_lease(bench)
+    made = [0, len(positions(bench))]
+    while not asker.answers:
+        bench.engine.turn()
+        made.append(len(positions(bench)))
+    each = POSITION_STEPS + QUEUE_POSITION_STEPS
+    assert max(after - before for before, after in pairwise(made)) <= STEPS_MAX // each + 1
+    assert made[-1] == TOPICS
+    assert isinstance(asker.answers[0], LeaseResponse)
+
+
+def test_a_kill_while_positions_are_made_leaves_some_and_the_same_request_makes_the_rest():
+    bench = crowd()
+    long_lease(bench)
+    while len(positions(bench)) < TOPICS // 2:
+        bench.engine.turn()
+    bench.sync()
+    bench.kill()
+    found = {topic.name: topic.subscriptions["spark/etl"] for topic in positions(bench)}
+    assert TOPICS // 2 <= len(found) < TOPICS
+    assert len(bench.query().reads) == len(found)
+    asker = long_lease(bench)
+    turns_until_answered(bench, asker)
+    assert len(positions(bench)) == TOPICS
+    assert all(bench.engine.topic(name).subscriptions["spark/etl"] is found[name] for name in found)
+
+
+def test_a_query_that_is_forgotten_while_its_positions_are_made_leaves_none():
+    bench = crowd()
+    asker = long_lease(bench)
+    while not positions(bench):
+        bench.engine.turn()
+    bench.engine.queries.release("etl", is_final=True)
+    turns_until_answered(bench, asker)
+    assert "was forgotten while its positions were made" in str(asker.answers[0])
+    assert positions(bench) == []
+    assert bench.engine.queries.registry.positions == 0
+
+
+def test_an_asker_that_is_gone_while_positions_are_made_takes_no_room_for_the_rest():
+    bench = crowd(positions_max=TOPICS)
+    asker = long_lease(bench)
+    while not positions(bench):
+        bench.engine.turn()
+    bench.engine.queries.disconnected(asker)
+    asker = long_lease(bench)
+    turns_until_answered(bench, asker)
+    assert isinstance(asker.answers[0], LeaseResponse)
+
+
+def test_first_leases_side_by_side_keep_the_bound_of_all_positions():
+    bench = crowd(positions_max=2 * TOPICS)
+    askers = [long_lease(bench, f"q{number}") for number in range(3)]
+    for asker in askers:
+        turns_until_answered(bench, asker)
+    kinds = [type(asker.answers[0]) for asker in askers]
+    assert kinds == [LeaseResponse, LeaseResponse, QueryRefused]
+    assert bench.engine.queries.registry.positions == 2 * TOPICS
 
 
 def test_a_lease_lasts_no_longer_than_the_setting_whatever_is_asked_for(bench, orders):
