@@ -83,6 +83,10 @@ def test_an_amqp_retry_is_a_new_row_that_x_death_tells_apart_and_a_requeue_is_no
         channel.basic_reject(next(taken)[0].delivery_tag, requeue=False)
         channel.basic_ack(next(taken)[0].delivery_tag)
         channel.cancel()
+        channel.confirm_delivery()
+        keep = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent)
+        channel.queue_declare("after", durable=True)
+        channel.basic_publish("", "after", b"all before it is durable now", keep)
     [queue] = bulk.resolve(["work"]).topics[0].queues
     wanted = Ticket(topic="work", queue=0, start=0, end=queue.end, columns=["properties", "body"])
     rows = [row for batch in bulk.read(wanted) for row in batch.to_pylist()]
