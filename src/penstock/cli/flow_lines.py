@@ -192,7 +192,10 @@ def _undone_table(stages: Iterable[Page], page: Page) -> list[str]:
         ("LEFT", lambda row: f"{row['undone']['count']:,}"),
         ("SINCE", lambda row: _since(row["undone"], at_ms)),
         ("OF", label_of),
-        ("WAITS FOR", lambda row: row["undone"]["waits_for"] or "its next turn"),
+        (
+            "WAITS FOR",
+            lambda row: row["undone"]["waits_for"] or row["culprit"] or "its next turn",
+        ),
     ]
     shown = busy[:ROWS_MAX]
     return rows_as_lines(columns, shown) + _more(len(busy) - len(shown), "with undone work")

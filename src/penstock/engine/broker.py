@@ -651,6 +651,7 @@ class Engine:
         return FlowMapper(
             self._chain,
             connections=self._connections.values(),
+            draining=self._pipeline.draining_channels,
             registry=self._registry,
             commits=self._commits,
             queries=self.queries,

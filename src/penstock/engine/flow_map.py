@@ -1,7 +1,8 @@
 """The stages as an operator sees them: views for the diagnosis and ``/api/flow``.
 
-Publish side: connections, channels, queues, the log. Delivery side: subscriptions (``view`` of
-each). A stage says whom it waits for by label, so that the diagnosis can walk the chain.
+Publish side: connections, channels (also closed ones whose publishes are held on), queues, the log.
+Delivery side: subscriptions (``view`` of each). A stage says whom it waits for by label, so that
+the diagnosis can walk the chain.
 
 Views are made of every stage that is held or has work that is spread over turns, of those it names
 (its channels, its queues), and of subscriptions with something ready; of the others only so many as
@@ -27,7 +28,13 @@ from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
 from penstock.engine.topic import Queue, Topic, TopicPolicy
 from penstock.flow.credit import Stage
-from penstock.flow.diagnosis import RECENT_MS, StageView, State
+from penstock.flow.diagnosis import (
+    PUBLISHES_AFTER_CLOSE,
+    RECENT_MS,
+    StageView,
+    State,
+    UndoneView,
+)
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import TokenBucket
 from penstock.flow.reason import Reason
@@ -72,6 +79,7 @@ class FlowMapper:
         chain: FlowContext,
         *,
         connections: Collection[Connection],
+        draining: Collection[Channel],
         registry: Registry,
         commits: Commits,
         queries: QueryService,
@@ -80,6 +88,7 @@ class FlowMapper:
     ) -> None:
         self._chain = chain
         self._connections = connections
+        self._draining = draining
         self._registry = registry
         self._commits = commits
         self._queries = queries
@@ -95,6 +104,7 @@ class FlowMapper:
 
     def made(self) -> FlowMap:
         self._add_connections()
+        self._add_draining()
         self._add_queues()
         self._add_log()
         for topic in self._registry.topics.values():
@@ -125,6 +135,20 @@ class FlowMapper:
                 if view.is_held:
                     self._named.update(channel.queue_credits)
                 self._add(view)
+
+    def _add_draining(self) -> None:
+        """Channels that outlive their connection because their publishes are held (D23)."""
+        left = DETAILS_MAX
+        for channel in self._draining:
+            if not channel.connection.is_closed:
+                continue
+            if left <= 0:
+                self._map.stages_total += 1
+                self._map.stages_held += channel.hold is not None
+                continue
+            left -= 1
+            self._named.update(channel.queue_credits)
+            self._add(_channel(channel, self._now_ms))
 
     def _brief(self, connection: Connection) -> None:
         """One of very many that are held: its weight and whom it waits for; channels counted."""
@@ -244,6 +268,11 @@ def _gate_reason(connection: Connection) -> tuple[Reason, str]:
 def _channel(channel: Channel, now_ms: int) -> StageView:
     downstream = tuple(queue.stage.label for queue in channel.queue_credits)
     view = _stage(channel.stage, now_ms, downstream)
+    if channel.is_closed and channel.inbox:
+        left = UndoneView(
+            PUBLISHES_AFTER_CLOSE, channel.inbox_messages, channel.inbox[0].arrived_ms
+        )
+        view = replace(view, undone=left)
     hold = channel.hold
     if hold is None or view.is_held:
         return view

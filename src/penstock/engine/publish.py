@@ -31,7 +31,7 @@ first (``publish_batch.Inbox``). So a quiet publish is in the next frame or the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -381,6 +381,11 @@ class PublishPipeline:
             channel.retire()
 
     # What is still to do.
+
+    @property
+    def draining_channels(self) -> Collection[Channel]:
+        """Closed ones that are held on, the longest closed first; to be looked at only."""
+        return self._draining
 
     @property
     def draining(self) -> int:

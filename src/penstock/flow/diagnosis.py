@@ -39,6 +39,7 @@ RECENT_MS: Final = 2000
 BURIALS: Final = "burials"
 EXPIRIES: Final = "expiries"
 COMMANDS: Final = "commands"
+PUBLISHES_AFTER_CLOSE: Final = "publishes after close"
 """What may be spread over turns (``UndoneView``)."""
 
 
@@ -90,7 +91,8 @@ class UndoneView(msgspec.Struct, frozen=True):
     """Work of a stage that is spread over turns, so that others are served between them (law 5)."""
 
     what: str
-    """Subscription: ``BURIALS``, ``EXPIRIES``; connection: ``COMMANDS``."""
+    """Subscription: ``BURIALS``, ``EXPIRIES``; connection: ``COMMANDS``; channel:
+    ``PUBLISHES_AFTER_CLOSE``."""
     count: int
     """How many are left; at least so many."""
     since_ms: int

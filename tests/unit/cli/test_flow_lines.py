@@ -118,6 +118,16 @@ def test_undone_work_has_a_table_of_its_own():
     assert cells(row) == ["burials", "4,200", "300 ms", "subscription s", "its next turn"]
 
 
+def test_held_publishes_of_a_closed_channel_say_whose_they_are_and_for_whom_they_wait():
+    undone = {"what": "publishes after close", "count": 2, "since_ms": AT_MS - 300}
+    closed = stage(
+        "channel", "shop/1", culprit="topic 'hot' is full", reason="length",
+        undone={**undone, "waits_for": None},
+    )  # fmt: skip
+    row = cells(why_lines(flow_answer([closed]))[-1])
+    assert row == ["publishes after close", "2", "300 ms", "channel shop/1", "topic 'hot' is full"]
+
+
 def test_a_name_is_shown_held_or_not_with_what_is_ready_in_it():
     page = flow_answer([stage("queue", "cold"), stage("subscription", "cold/billing", ready=1234)])
     lines = about(page, "cold")

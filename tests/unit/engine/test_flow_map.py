@@ -5,7 +5,14 @@ import pytest
 from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.diagnosis import COMMANDS, UndoneView, diagnose, findings_of
+from penstock.flow.diagnosis import (
+    COMMANDS,
+    PUBLISHES_AFTER_CLOSE,
+    UndoneView,
+    diagnose,
+    findings_of,
+)
+from penstock.flow.reason import Reason
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 
@@ -161,3 +168,47 @@ def test_what_a_connection_puts_off_is_shown_however_many_others_are_idle(bench)
     busy.undone = None
     views = bench.engine.flow_map(now_ms).views
     assert all(view.undone is None for view in views)
+
+
+@pytest.mark.parametrize("whose", ["channel", "connection"])
+def test_publishes_that_are_held_after_a_polite_close_are_shown_with_whose_they_are(bench, whose):
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions(sees_unsynced=True))
+    channel = bench.channel()
+    sent_ms = bench.clock.monotonic_ms()
+    bench.publish(channel, topic, b"a", b"b", b"c")
+    bench.settle()
+    (channel if whose == "channel" else channel.connection).close()
+    bench.advance(700)
+    found = bench.engine.flow_map(bench.clock.monotonic_ms())
+    (view,) = [each for each in found.views if each.kind == "channel"]
+    assert (view.label, view.state, view.reason) == ("channel c1/1", "flow", Reason.HELD)
+    assert view.culprit
+    assert view.since_ms == sent_ms
+    assert view.undone == UndoneView(PUBLISHES_AFTER_CLOSE, 2, sent_ms)
+    assert found.stages_total == len(found.views)
+    waiting = {"channel": "connection c1", "connection": "channel c1/1"}
+    assert diagnose(found.views).chain == (waiting[whose],)
+    bench.engine.delete_topic(topic.name)
+    bench.settle()
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
+    assert not [each for each in views if each.kind == "channel"]
+
+
+def test_what_an_alarm_holds_after_a_close_is_shown_and_only_so_many_closely(bench, monkeypatch):
+    monkeypatch.setattr("penstock.engine.flow_map.DETAILS_MAX", 2)
+    topic = bench.topic()
+    bench.engine.set_alarm("disk", 0)
+    for _ in range(3):
+        channel = bench.channel()
+        bench.publish(channel, topic, b"x")
+        bench.settle()
+        channel.connection.close()
+    found = bench.engine.flow_map(bench.clock.monotonic_ms())
+    shown = [each for each in found.views if each.undone is not None]
+    assert [(each.label, each.state, each.undone.count) for each in shown] == [
+        ("channel c1/1", "blocked", 1),
+        ("channel c2/1", "blocked", 1),
+    ]
+    assert found.stages_total == len(found.views) + 1
+    assert found.stages_held == 3
