@@ -770,8 +770,15 @@ class EngineHost:
         self.flow: FlowSettings = chain.flow
         self.topics: TopicSettings = chain.topics
         self.unsent_pool: UnsentPool = chain.unsent_pool
+        store.spill.notes_max = self.topics.delayed_on_disk_max
         # The other half is for what is delayed for whole topics (``delay.py``).
-        self.delayed_budget = DelayedBudget(-(-self.topics.delayed_in_memory_max // 2), wake)
+        self.delayed_budget = DelayedBudget(
+            -(-self.topics.delayed_in_memory_max // 2),
+            wake,
+            spill=store.spill if self.topics.delayed_on_disk_max else None,
+            now_ms=chain.clock.monotonic_ms,
+            horizon_ms=self.topics.delay_horizon_ms,
+        )
         self.transient_floor = transient_floor
         self._ordering_keys = {
             wire: reader for wire, reader in facts.items() if isinstance(reader, OrderingKeyReader)

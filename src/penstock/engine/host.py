@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.engine.filter.filters import Filter
 from penstock.flow.budgets import UnsentPool
+from penstock.log.delayed import DelayedSpill, SpillNote
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.record import Record
@@ -29,6 +30,8 @@ IndexEntry = tuple[int, int, int, int, int, int, int, int]
 
 OWN_MIN: Final = 16
 """What a lane may put aside in any case; about as large as the lane itself."""
+
+_NEVER_MS: Final = 1 << 62
 
 
 class EntryIndex(Protocol):
@@ -195,44 +198,124 @@ class Host(Protocol):
         ...
 
 
+class DelayHolder(Protocol):
+    """A cursor's part of what is put aside until its time (``cursor.Redelivery``)."""
+
+    @property
+    def owner(self) -> HostedSubscription | None:
+        """Who is woken when a moment of its came nearer."""
+        ...
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether any of it rests in the files."""
+        ...
+
+    def in_memory(self) -> list[SpillNote]:
+        """What it has aside and not in the files."""
+        ...
+
+    def rest_from(self, first: SpillNote) -> None:
+        """Everything in memory from that one on goes into the files."""
+        ...
+
+    def come_back(self, note: SpillNote) -> bool:
+        """One goes from the files into memory; False when it is not aside any more."""
+        ...
+
+
 class DelayedBudget:
     """How many messages all subscriptions together may skip until their time (D14, law 2).
 
     A delayed message that a reader passed over is remembered, by its offset, until it is due. Each
     is small, but a thousand subscriptions of one topic would each remember all of them: so the
-    bound is the process's, not each queue's.
+    bound is the process's, not each queue's. What is due beyond a horizon, and the later half when
+    memory is full, rests in the files of ``DelayedSpill`` and comes back well before its time.
 
-    Who spends: a cursor that puts a message aside. Who grants: the message's time, or its
-    settlement. Who stops: a cursor that has ``OWN_MIN`` aside already reads no further while the
-    budget is full; one that has fewer goes on, so that nobody stands still because of others (law
-    8). What wakes it: an eighth of the budget being free again.
+    Who spends: a cursor that puts a message aside. Who grants: the message's time, its settlement,
+    or the files. Who stops: when the files have no room either (``is_full``), a cursor that has
+    ``OWN_MIN`` aside already reads no further; one that has fewer goes on, so that nobody stands
+    still because of others (law 8). What wakes it: an eighth of the budget being free again, or
+    room in the files.
+
+    Invariant: every note in the files from ``_horizon`` on may still be wanted, none before it is.
+    Notes are in a total order, so that a million due in one millisecond come in parts, too.
     """
 
-    __slots__ = ("_low", "_waiting", "_wake", "count", "count_max", "is_full", "own_min")
+    __slots__ = (
+        "_holders",
+        "_horizon",
+        "_horizon_ms",
+        "_is_short",
+        "_last_number",
+        "_low",
+        "_now_ms",
+        "_spill",
+        "_waiting",
+        "_wake",
+        "count",
+        "count_max",
+        "is_full",
+        "own_min",
+        "refill_ms",
+    )
 
-    def __init__(self, count_max: int, wake: Callable[[HostedSubscription], None]) -> None:
+    def __init__(
+        self,
+        count_max: int,
+        wake: Callable[[HostedSubscription], None],
+        *,
+        spill: DelayedSpill | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        horizon_ms: int = 0,
+    ) -> None:
         self.count = 0
+        """Messages aside in memory."""
         self.count_max = count_max
         self.own_min = min(OWN_MIN, count_max)
         self.is_full = False
+        self.refill_ms = _NEVER_MS
+        """When the next stretch is to be taken out of the files."""
         self._low = count_max - max(1, count_max // 8)
         self._wake = wake
         self._waiting: dict[HostedSubscription, None] = {}
+        self._holders: dict[int, DelayHolder] = {}
+        self._last_number = 0
+        self._spill = spill
+        self._now_ms = now_ms
+        self._horizon_ms = horizon_ms
+        self._horizon: SpillNote = (0, 0, 0, 0)
+        # True while files have more that is due soon than memory has room for.
+        self._is_short = False
+        if spill is not None:
+            spill.on_room = self._room_again
+
+    def enrol(self, holder: DelayHolder) -> int:
+        """A cursor that begins to put messages aside; the number is its name in the files."""
+        self._last_number += 1
+        self._holders[self._last_number] = holder
+        return self._last_number
+
+    def dismiss(self, number: int) -> None:
+        """Nothing under this number is aside any more."""
+        del self._holders[number]
+        if self._spill is not None and self._spill.notes:
+            self._spill.forget(number)
 
     def add(self) -> None:
         self.count += 1
-        if self.count >= self.count_max:
-            self.is_full = True
+        if self.count >= self.count_max and not self.is_full:
+            self._send_back()
 
     def remove(self, count: int = 1) -> None:
-        """So many are not aside any more."""
+        """So many are not aside in memory any more."""
         self.count -= count
         assert self.count >= 0, "more taken out of the budget than were in it"
-        if self.is_full and self.count <= self._low:
-            self.is_full = False
-            waiting, self._waiting = self._waiting, {}
-            for subscription in waiting:
-                self._wake(subscription)
+        has_room = self._spill is None or self._spill.has_room
+        if self.is_full and has_room and self.count <= self._low:
+            self._free()
+        if self._is_short and self.count <= self.count_max // 4:
+            self._refill_at(self._now_ms())
 
     def wait(self, subscription: HostedSubscription) -> None:
         """Wake it when there is room again."""
@@ -240,6 +323,102 @@ class DelayedBudget:
 
     def forget(self, subscription: HostedSubscription) -> None:
         self._waiting.pop(subscription, None)
+
+    # Beyond memory.
+
+    def rests(self, note: SpillNote) -> bool:
+        """Whether it is due so late that it went into the files."""
+        spill = self._spill
+        if spill is None or note < self._horizon:
+            return False
+        if not spill.notes:
+            now_ms = self._now_ms()
+            self._horizon = (now_ms + self._horizon_ms, 0, 0, 0)
+            self.refill_ms = now_ms + max(1, self._horizon_ms // 2)
+            self._is_short = False
+            if note < self._horizon:
+                return False
+        if not spill.has_room:
+            # Kept in memory, where it is in the way of others: no further ones are looked for.
+            self.is_full = True
+            return False
+        spill.add(note)
+        return True
+
+    def put_back(self, note: SpillNote) -> None:
+        """It was in memory only, and goes into the files."""
+        assert self._spill is not None, "files are full of what there is no place for"
+        self._spill.add(note)
+
+    def refill(self, now_ms: int) -> None:
+        """Take the next stretch out of the files, as far as memory has room."""
+        spill = self._spill
+        if spill is None or now_ms < self.refill_ms:
+            return
+        # In parts, each a turn's work: everything may be due in the same millisecond.
+        part = max(1, self.count_max // 4)
+        if self.count > self.count_max - part:
+            self._is_short, self.refill_ms = True, _NEVER_MS
+            return
+        end_ms = now_ms + self._horizon_ms
+        notes, following = spill.take(self._horizon, end_ms, part)
+        woken: dict[HostedSubscription, None] = {}
+        for note in notes:
+            holder = self._holders.get(note[1])
+            if holder is not None and holder.come_back(note):
+                self.count += 1
+                if holder.owner is not None:
+                    woken[holder.owner] = None
+        for subscription in woken:
+            self._wake(subscription)
+        if following is None:
+            self._horizon = max(self._horizon, (end_ms, 0, 0, 0))
+            self.refill_ms = now_ms + max(1, self._horizon_ms // 2)
+        else:
+            self._horizon = following
+            self._refill_at(now_ms)
+        # Only what has been given out: a machine may have slept for hours.
+        spill.end_hours(min(now_ms, self._horizon[0]))
+
+    def _send_back(self) -> None:
+        """Memory is full: the later half rests in the files, if those have room."""
+        spill = self._spill
+        if spill is None or not spill.has_room:
+            self.is_full = True
+            return
+        aside = sorted(note for holder in self._holders.values() for note in holder.in_memory())
+        # What is due by now was noted before, perhaps: an old note must not be read as a new one.
+        cut = max(aside[len(aside) // 2], (self._now_ms() + 1, 0, 0, 0))
+        before = self.count
+        self._horizon = min(self._horizon, cut)
+        self._is_short, self.refill_ms = True, _NEVER_MS
+        self._rest_from(cut)
+        if before - self.count < self.count_max // 8:
+            self.is_full = True  # it is all due; sorting it again for each one more helps nobody
+
+    def _rest_from(self, first: SpillNote) -> None:
+        for holder in [*self._holders.values()]:
+            holder.rest_from(first)
+
+    def _refill_at(self, at_ms: int) -> None:
+        """Sooner than those who have something in the files have been told."""
+        self._is_short, self.refill_ms = False, at_ms
+        for holder in self._holders.values():
+            if holder.is_resting and holder.owner is not None:
+                self._wake(holder.owner)
+
+    def _room_again(self) -> None:
+        """The files have room: what is in memory only for want of it goes there."""
+        if self.is_full:
+            self._rest_from(self._horizon)
+            if self.count < self.count_max:
+                self._free()
+
+    def _free(self) -> None:
+        self.is_full = False
+        waiting, self._waiting = self._waiting, {}
+        for subscription in waiting:
+            self._wake(subscription)
 
 
 class Mode(Enum):

@@ -281,7 +281,7 @@ WITHHELD_WORDS: Final = {
     Withheld.SUBSCRIPTION: "its consumers together have as many unsettled as it allows",
     Withheld.RATE: "its dispatch rate is used up",
     Withheld.DELAYED_ROOM: "those next may have to be put aside until their time, "
-    "and there is no room for that (topics.delayed_in_memory_max)",
+    "and there is no room for that on disk (topics.delayed_on_disk_max)",
     Withheld.DRAINING: "they wait until the consumer that had their keys before has settled them",
     Withheld.LOOK_AHEAD: "too many wait for consumers of other keys that ask for nothing",
     Withheld.INACTIVE: "another consumer is to take over first",

@@ -12,10 +12,14 @@ wheel asks for the next ten minutes at a time through ``due``.
 
 Like every side file it is made again from the log when it is lost (``recovery.py``).
 
+``DelayedSpill`` is the same for what single subscriptions put aside, by monotonic hour and only for
+the life of a process.
+
 Not here: the wheel and the release itself (``engine/delay.py``).
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Final
 
@@ -269,3 +273,188 @@ class DelayTracker:
         """
         self._delayed.remove(deliver_ms, release.position)
         self._retention.note_released(release.position, position, ends)
+
+
+# ---- spill --------------------------------------------------------------------------------------
+# What single subscriptions put aside until its time, beyond what memory holds.
+
+
+SPILL_DIRECTORY: Final = "spill"
+SPILL_NOTE: Final = Struct("<qIQI")
+SPILL_READ_BYTES: Final = SPILL_NOTE.size * 65536
+SPILL_UNWRITTEN_MAX: Final = 4 * 1024 * 1024
+"""Bytes of notes that may wait for a disk that takes none."""
+SPILL_COMPACT_NOTES: Final = 65536
+"""A file with fewer is not worth writing anew."""
+
+SpillNote = tuple[int, int, int, int]
+"""(due by monotonic time, number of who put it aside, first offset, messages); sorted like that."""
+
+
+class SpillHour:
+    """The notes of one hour, and whose they are."""
+
+    __slots__ = ("buffer", "counts", "dead", "number", "path", "planned_bytes", "written_bytes")
+
+    def __init__(self, number: int, path: str) -> None:
+        self.number: Final = number
+        self.path = path
+        self.written_bytes = 0
+        self.buffer = bytearray()
+        """Notes not on file; the first ``planned_bytes`` are on their way there."""
+        self.planned_bytes = 0
+        self.counts: dict[int, int] = {}
+        """How many notes each owner has here."""
+        self.dead = 0
+        """Notes of owners that are forgotten."""
+
+    @property
+    def notes(self) -> int:
+        return (self.written_bytes + len(self.buffer)) // SPILL_NOTE.size
+
+
+class DelayedSpill:
+    """(due, owner, offset) of delayed messages by hour, for the life of this process.
+
+    Nothing of it must survive: after a restart a cursor reads from its low mark on and puts aside
+    anew what is not due. So the files have no rows and no syncs, are unlinked at open, and their
+    times are monotonic, which no step of the clock moves.
+
+    A note says when, never whether: its owner knows what is still aside. So nothing is written when
+    a message is settled, and a note may be read twice. A file goes when its hour is over or its
+    owners are forgotten, and is written anew when half of it is forgotten owners'.
+
+    Bounds: ``notes_max`` notes on disk, ``FLUSH_BYTES`` of them in memory before they are handed
+    over and ``SPILL_UNWRITTEN_MAX`` until they are written; beyond that ``has_room`` is False.
+    """
+
+    def __init__(self, files: SideFiles, notes_max: int = 0) -> None:
+        self._files = files
+        self._hours: dict[int, SpillHour] = {}
+        self._by_path: dict[str, SpillHour] = {}
+        self._files_begun = 0
+        self._unplanned_bytes = 0
+        self._unwritten_bytes = 0
+        self.notes = 0
+        self.notes_max = notes_max
+        self.on_room: Callable[[], None] | None = None
+        """Called when there may be room again."""
+
+    @property
+    def has_room(self) -> bool:
+        return self.notes < self.notes_max and self._unwritten_bytes < SPILL_UNWRITTEN_MAX
+
+    def add(self, note: SpillNote) -> None:
+        number = note[0] // HOUR_MS
+        hour = self._hours.get(number)
+        if hour is None:
+            hour = self._hours[number] = SpillHour(number, "")
+            self._begin_file(hour)
+        hour.buffer += SPILL_NOTE.pack(*note)
+        hour.counts[note[1]] = hour.counts.get(note[1], 0) + 1
+        self.notes += 1
+        self._unplanned_bytes += SPILL_NOTE.size
+        self._unwritten_bytes += SPILL_NOTE.size
+        if self._unplanned_bytes >= FLUSH_BYTES:
+            self._plan_flush()
+
+    def take(
+        self, start: SpillNote, end_ms: int, count_max: int
+    ) -> tuple[list[SpillNote], SpillNote | None]:
+        """The first notes from ``start`` on that are due before ``end_ms``, and the next, if any.
+
+        Those of forgotten owners are among them.
+        """
+        found: list[SpillNote] = []
+        start_ms = start[0]
+        for hour in self._hours.values():
+            begin_ms = hour.number * HOUR_MS
+            if begin_ms < end_ms and begin_ms + HOUR_MS > start_ms:
+                for notes in self._read(hour):
+                    found += [each for each in notes if start_ms <= each[0] < end_ms]
+        found.sort()
+        # Of those due in the very millisecond of ``start`` some come before it.
+        begin = bisect_left(found, start)
+        end = begin + count_max
+        return found[begin:end], found[end] if end < len(found) else None
+
+    def end_hours(self, now_ms: int) -> None:
+        """What was due in the hours before this one is nobody's any more."""
+        for hour in [*self._hours.values()]:
+            if (hour.number + 1) * HOUR_MS <= now_ms:
+                self._drop(hour)
+
+    def forget(self, owner: int) -> None:
+        """Nothing that this one put aside is asked for again."""
+        for hour in [*self._hours.values()]:
+            count = hour.counts.pop(owner, 0)
+            hour.dead += count
+            if not hour.counts:
+                self._drop(hour)
+            elif count and 2 * hour.dead >= hour.notes >= SPILL_COMPACT_NOTES:
+                self._compact(hour)
+
+    def written(self, path: str, size: int) -> None:
+        self._unwritten_bytes -= size
+        hour = self._by_path.get(path)
+        if hour is not None:  # else the file is about to go
+            hour.written_bytes += size
+            del hour.buffer[:size]
+            hour.planned_bytes -= size
+        self._tell_room()
+
+    def _plan_flush(self) -> None:
+        for hour in self._hours.values():
+            if hour.planned_bytes < len(hour.buffer):
+                data = bytes(hour.buffer[hour.planned_bytes :])
+                self._files.append(hour.path, data, self, is_kept=False)
+                hour.planned_bytes = len(hour.buffer)
+        self._unplanned_bytes = 0
+
+    def _begin_file(self, hour: SpillHour) -> None:
+        self._files_begun += 1
+        hour.path = f"{SPILL_DIRECTORY}/{hour.number:010d}-{self._files_begun:010d}.due"
+        self._by_path[hour.path] = hour
+
+    def _read(self, hour: SpillHour) -> Iterable[Iterable[SpillNote]]:
+        on_file = hour.written_bytes
+        for at in range(0, on_file, SPILL_READ_BYTES):
+            notes = self._files.read(hour.path, at, min(SPILL_READ_BYTES, on_file - at))
+            yield SPILL_NOTE.iter_unpack(notes)
+        yield SPILL_NOTE.iter_unpack(bytes(hour.buffer))
+
+    def _drop(self, hour: SpillHour) -> None:
+        del self._hours[hour.number]
+        self._end_file(hour)
+        self.notes -= hour.notes
+        self._tell_room()
+
+    def _end_file(self, hour: SpillHour) -> None:
+        del self._by_path[hour.path]
+        unplanned = len(hour.buffer) - hour.planned_bytes
+        self._unplanned_bytes -= unplanned
+        self._unwritten_bytes -= unplanned
+        if hour.written_bytes or hour.planned_bytes:
+            self._files.discard(hour.path)
+
+    def _compact(self, hour: SpillHour) -> None:
+        alive = [
+            SPILL_NOTE.pack(*note)
+            for notes in self._read(hour)
+            for note in notes
+            if note[1] in hour.counts
+        ]
+        self._end_file(hour)
+        self._begin_file(hour)
+        hour.buffer, hour.written_bytes = bytearray(b"".join(alive)), 0
+        hour.planned_bytes = 0
+        self.notes -= hour.dead
+        hour.dead = 0
+        self._unplanned_bytes += len(hour.buffer)
+        self._unwritten_bytes += len(hour.buffer)
+        self._plan_flush()
+        self._tell_room()
+
+    def _tell_room(self) -> None:
+        if self.on_room is not None and self.has_room:
+            self.on_room()

@@ -32,7 +32,13 @@ from penstock.log.catalog import (
     SnapshotRow,
     meta_op,
 )
-from penstock.log.delayed import DELAYED_DIRECTORY, DelayedFiles, DelayTracker
+from penstock.log.delayed import (
+    DELAYED_DIRECTORY,
+    SPILL_DIRECTORY,
+    DelayedFiles,
+    DelayedSpill,
+    DelayTracker,
+)
 from penstock.log.encode import UNINDEXED
 from penstock.log.format import (
     INDEX_DEFERRED,
@@ -128,6 +134,7 @@ class StoreParts:
             keep_bytes_max=settings.settled_keep_bytes_max,
         )
         self.delayed: Final = DelayedFiles(self.side_files)
+        self.spill: Final = DelayedSpill(self.side_files)
         self.keys: Final = KeyIndex(self.side_files)
         self.reader: Final = LogReader(storage, self.segments)
         self.writer: LogWriter
@@ -235,7 +242,7 @@ def _restore_side_files(parts: StoreParts, rows: dict[RowKey, bytes], recovered:
         recovered.notes.append(
             f"{path} is missing or damaged: some messages are not found by their key"
         )
-    for directory in (INDEX_DIRECTORY, DELAYED_DIRECTORY, KEYS_DIRECTORY):
+    for directory in (INDEX_DIRECTORY, DELAYED_DIRECTORY, KEYS_DIRECTORY, SPILL_DIRECTORY):
         files.clear(directory)
     parts.keys.restore(files.paths(f"{KEYS_DIRECTORY}/"))
     by_queue: dict[int, list[str]] = {}

@@ -12,6 +12,9 @@ A write that fails (disk full) stays first in line and is tried again with the n
 removed file stays on disk until a snapshot without its row is durable: until then recovery might
 want it. Hence a name is used once.
 
+Files that are *not kept* are for what a process would rather not hold in memory and the next one
+finds out anew: no row, no sync, unlinked at open.
+
 Not here: what is in the files (``index.py``, ``delayed.py``, ``key_index.py``).
 """
 
@@ -99,14 +102,26 @@ class SideFiles:
         self.steps_done = 0
         self.write_failures = 0
 
-    def append(self, path: str, data: bytes, owner: Owner | None = None) -> None:
-        """Plan to write ``data`` at the end of ``path``."""
+    def append(
+        self, path: str, data: bytes, owner: Owner | None = None, *, is_kept: bool = True
+    ) -> None:
+        """Plan to write ``data`` at the end of ``path``.
+
+        A file that is not kept has no row and is never synced: it ends with the process.
+        """
         size, crc = self._states.get(path, (0, 0))
         self._plan(Step(Action.WRITE, path, at=size, data=data, owner=owner))
-        self._states[path] = (size + len(data), crc32c_extend(crc, data))
+        self._states[path] = (size + len(data), crc32c_extend(crc, data) if is_kept else 0)
+        if not is_kept:
+            return
         self._changed.add(path)
         if not size:
             self._new_names_in.add(path.rpartition("/")[0])
+
+    def discard(self, path: str) -> None:
+        """Unlink a file that is not kept, once what was handed over before is written."""
+        self._states.pop(path, None)
+        self._plan(Step(Action.REMOVE, path))
 
     def remove(self, path: str) -> None:
         """Unlink ``path`` once a snapshot without it is durable; it may be gone already."""

@@ -86,6 +86,8 @@ class Store:
         self.definitions: Final = parts.definitions
         self.delayed: Final = parts.delayed
         """Delayed records without an offset, for the timer wheel."""
+        self.spill: Final = parts.spill
+        """Where subscriptions put aside what memory does not hold."""
         self.keys: Final = parts.keys
         """Lookup by message key; whoever publishes feeds it."""
         self.epoch: Final = parts.writer.epoch

@@ -212,3 +212,8 @@ class TopicSettings:
         "D14: delayed messages held in memory at most, half of them for whole topics and half for "
         "all subscriptions together",
     )
+    delayed_on_disk_max: int = setting(
+        1_000_000,
+        "D14: delayed messages of single subscriptions on disk at most, all together, beyond those "
+        "in memory (24 bytes each); with more the reader waits; 0 = memory only",
+    )

@@ -135,7 +135,7 @@ def kept_from(name, *reasons, **given):
     [
         (Withheld.SUBSCRIPTION, "as many unsettled as it allows"),
         (Withheld.RATE, "its dispatch rate is used up"),
-        (Withheld.DELAYED_ROOM, "no room for that (topics.delayed_in_memory_max)"),
+        (Withheld.DELAYED_ROOM, "no room for that on disk (topics.delayed_on_disk_max)"),
         (Withheld.DRAINING, "had their keys before has settled them"),
         (Withheld.LOOK_AHEAD, "consumers of other keys"),
         (Withheld.INACTIVE, "another consumer is to take over first"),

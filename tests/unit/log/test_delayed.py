@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log import delayed as delayed_files
-from penstock.log.delayed import HOUR_MS, NOTE, DelayedFiles
+from penstock.log.delayed import HOUR_MS, NOTE, DelayedFiles, DelayedSpill
 from penstock.log.side_files import SideFiles
 from penstock.testing.storage import MemoryStorage
 
@@ -162,3 +162,88 @@ def test_everything_is_given_out_exactly_once_unless_released(steps):
     for _, found, _ in delayed.due(delayed.horizon_ms + 6 * HOUR_MS):
         given_out.add(found)
     assert waiting.keys() <= given_out
+
+
+# ---- spill --------------------------------------------------------------------------------------
+
+
+START = (0, 0, 0, 0)
+
+
+@pytest.fixture
+def spill(files, monkeypatch):
+    monkeypatch.setattr(delayed_files, "FLUSH_BYTES", 24 * 4)
+    found = DelayedSpill(files)
+    found.notes_max = 1000
+    return found
+
+
+def spilled(storage):
+    return storage.list("spill") if storage.exists("spill") else []
+
+
+def test_a_spill_gives_its_first_notes_in_order_and_tells_the_next(spill, files):
+    for due_ms, owner in ((5, 2), (3, 1), (5, 1), (9 * HOUR_MS, 1), (4, 1), (6, 1)):
+        spill.add((due_ms, owner, 10, 1))
+    files.run_all()
+    assert spill.take(START, 10, 2) == ([(3, 1, 10, 1), (4, 1, 10, 1)], (5, 1, 10, 1))
+    assert spill.take((5, 2, 0, 0), 10, 9) == ([(5, 2, 10, 1), (6, 1, 10, 1)], None)
+    assert spill.take((7, 0, 0, 0), 10 * HOUR_MS, 9) == ([(9 * HOUR_MS, 1, 10, 1)], None)
+
+
+def test_a_spill_has_neither_rows_nor_syncs_and_its_files_go_at_open(spill, files, storage):
+    for offset in range(9):
+        spill.add((offset, 1, offset, 1))
+    assert files.take_rows() == []
+    files.run_all()
+    assert spilled(storage)
+    SideFiles(storage).clear("spill")
+    assert spilled(storage) == []
+
+
+def test_a_file_of_the_spill_goes_when_its_hour_or_its_owners_are_over(spill, files, storage):
+    for hour in range(2):
+        for offset in range(4):
+            spill.add((hour * HOUR_MS + offset, 1 + hour, offset, 1))
+    files.run_all()
+    assert len(spilled(storage)) == 2
+    spill.forget(2)
+    files.run_all()
+    assert (len(spilled(storage)), spill.notes) == (1, 4)
+    spill.end_hours(HOUR_MS - 1)
+    assert spill.notes == 4
+    spill.end_hours(HOUR_MS)
+    files.run_all()
+    assert (spilled(storage), spill.notes) == ([], 0)
+
+
+def test_a_file_that_is_mostly_of_forgotten_owners_is_written_anew(
+    spill, files, storage, monkeypatch
+):
+    monkeypatch.setattr(delayed_files, "SPILL_COMPACT_NOTES", 4)
+    for offset in range(8):
+        spill.add((offset, 1 + offset % 3, offset, 1))
+    files.run_all()
+    spill.forget(1)
+    assert spill.notes == 8
+    spill.forget(2)
+    files.run_all()
+    assert spill.notes == 2
+    assert spill.take(START, 99, 9) == ([(2, 3, 2, 1), (5, 3, 5, 1)], None)
+    [name] = spilled(storage)
+    assert len(storage.open(f"spill/{name}", create=False).read(0, 999)) == 48
+
+
+def test_a_spill_is_full_at_its_bound_and_while_the_disk_takes_nothing(spill, files, monkeypatch):
+    told = []
+    spill.on_room = lambda: told.append(spill.notes)
+    spill.notes_max = 4
+    for offset in range(4):
+        spill.add((offset, 1, offset, 1))
+    assert not spill.has_room
+    spill.notes_max = 100
+    monkeypatch.setattr(delayed_files, "SPILL_UNWRITTEN_MAX", 24 * 4)
+    assert not spill.has_room
+    files.run_all()
+    assert spill.has_room
+    assert told == [4]

@@ -6,7 +6,8 @@ rest: nothing at or above it was ever looked at.
 
 * ``QueueCursor``: all of it, and what goes into snapshots;
 * ``SettledOffsets``: a low mark and the ranges settled above it;
-* ``Redelivery``: what must be delivered before the cursor reads on, and what is delayed;
+* ``Redelivery``: what must be delivered before the cursor reads on, and what is delayed, in memory
+  or, beyond that, by a bit and a note in a file;
 * ``PendingSettlements``: what changed since it was last saved;
 * ``BodyBytesEstimate``, ``ReadyBodyBytes``: how many body bytes wait, for operators and for limits.
 
@@ -18,13 +19,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.engine.host import (
     DelayedBudget,
     FailoverRule,
+    HostedSubscription,
     IndexEntry,
     Mode,
     SubscribedQueue,
@@ -37,6 +39,7 @@ from penstock.engine.subscription.consumer import (
 )
 from penstock.engine.subscription.dispatchers import make_dispatcher
 from penstock.flow.demand import UNLIMITED
+from penstock.log.delayed import SpillNote
 from penstock.log.format import CursorState
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
@@ -92,6 +95,7 @@ class QueueCursor:
         sees_unsynced: bool,
         reserve: int,
         delayed_budget: DelayedBudget,
+        owner: HostedSubscription,
     ) -> None:
         self.queue = queue
         self.queue_id: QueueId = queue.queue_id
@@ -105,7 +109,7 @@ class QueueCursor:
         self.reserve = reserve
         self.settled = SettledOffsets(low_mark)
         self.pending = PendingEntries()
-        self.redelivery = Redelivery(delayed_budget)
+        self.redelivery = Redelivery(delayed_budget, owner)
         self.unsaved = PendingSettlements(low_mark)
         self.next_offset = low_mark
         self.delivered_mark = low_mark
@@ -257,7 +261,7 @@ class QueueCursor:
         takeover_at_ms = self.dispatcher.takeover_at_ms
         if takeover_at_ms and (soonest_ms is None or takeover_at_ms < soonest_ms):
             soonest_ms = takeover_at_ms
-        if not (self.pending.deadlines or self.redelivery.delayed):
+        if not (self.pending.deadlines or self.redelivery.delayed_messages):
             return soonest_ms
         for at_ms in (self.pending.next_deadline_ms(), self.redelivery.next_due_ms()):
             if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
@@ -605,25 +609,45 @@ class Redelivery:
     * ``counts``: how often a message came back; being in it marks the message as redelivered.
     * ``delayed``: skipped until a moment; wall time became monotonic when it was armed, so a clock
       jump fires nothing (D14). When the moment comes they move to ``ready``.
+    * *resting*: the same, but due so late, or so many, that only a bit says so here; when it is due
+      is in files of all subscriptions together (``DelayedBudget``). They come back in time.
 
-    Invariants: an offset is in ``ready`` or ``delayed`` at most once, and in neither while in
+    Invariants: an offset is in ``ready``, ``delayed`` or resting at most once, and in none while in
     flight. An offset that is settled while it waits here is skipped when its turn comes. Bounds:
-    ``ready`` and ``counts`` hold what was in flight (F13) or looked ahead at; ``delayed`` stops the
-    reader when what all subscriptions together may delay is used up.
+    ``ready`` and ``counts`` hold what was in flight (F13) or looked ahead at, and what was aside;
+    who puts aside stops reading when what all subscriptions together may delay is used up.
     """
 
-    __slots__ = ("_due", "budget", "counts", "delayed", "delayed_messages", "ready")
+    __slots__ = (
+        "_batches",
+        "_due",
+        "_number",
+        "_resting",
+        "budget",
+        "counts",
+        "delayed",
+        "delayed_messages",
+        "owner",
+        "ready",
+    )
 
-    def __init__(self, budget: DelayedBudget) -> None:
+    def __init__(self, budget: DelayedBudget, owner: HostedSubscription | None = None) -> None:
         self.ready: list[int] = []
         self.counts: dict[int, int] = {}
-        self.delayed: dict[int, tuple[int, int]] = {}
-        """First offset -> (monotonic due time, messages)."""
+        self.delayed: dict[int, tuple[int, int, bool]] = {}
+        """First offset -> (monotonic due time, messages, whether files have it noted as well)."""
         self.delayed_messages = 0
+        """Delayed and resting."""
         self.budget = budget
         """What all cursors together may put aside."""
+        self.owner = owner
         # (due time, first offset), a heap; entries that are not in ``delayed`` any more are stale.
         self._due: list[tuple[int, int]] = []
+        self._number = 0
+        """In the budget and its files; 0 while nothing is aside."""
+        self._resting = OffsetSet()
+        # First offset -> messages, of what rests and is more than one.
+        self._batches: dict[int, int] = {}
 
     @property
     def look_max(self) -> int:
@@ -639,7 +663,12 @@ class Redelivery:
     @property
     def is_empty(self) -> bool:
         """True when nothing waits and nothing is remembered."""
-        return not (self.ready or self.counts or self.delayed)
+        return not (self.ready or self.counts or self.delayed or self._resting.count)
+
+    @property
+    def is_resting(self) -> bool:
+        """True when something is aside that only the files know the time of."""
+        return self._resting.count > 0
 
     def add(self, offset: int) -> None:
         """An entry waits in its original place."""
@@ -656,22 +685,47 @@ class Redelivery:
 
     def delay(self, offset: int, due_ms: int, messages: int) -> None:
         """An entry is skipped until ``due_ms`` (monotonic)."""
-        self.delayed[offset] = (due_ms, messages)
+        if not self._number:
+            self._number = self.budget.enrol(self)
         self.delayed_messages += messages
-        self.budget.add()
+        if self.budget.rests((due_ms, self._number, offset, messages)):
+            self._rest(offset, messages)
+            return
+        self.delayed[offset] = (due_ms, messages, False)
         heappush(self._due, (due_ms, offset))
+        self.budget.add()
 
     def cancel_delay(self, offset: int) -> bool:
         """A delayed entry is settled before its time; True if it was one."""
         found = self.delayed.pop(offset, None)
-        if found is None:
+        if found is not None:
+            self.delayed_messages -= found[1]
+            self.budget.remove()
+        elif self._resting.remove(offset):
+            self.delayed_messages -= self._batches.pop(offset, 1)
+        else:
             return False
-        self.delayed_messages -= found[1]
-        self.budget.remove()
         return True
+
+    def is_delayed(self, offset: int) -> bool:
+        """Whether an entry that begins here waits for its time."""
+        return offset in self.delayed or offset in self._resting
+
+    def delayed_in(self, start: int, end: int) -> list[int]:
+        """First offsets of the delayed entries that begin in [start, end), wherever they wait."""
+        if not self.delayed_messages:
+            return []
+        return [at for at in self.delayed if start <= at < end] + self._resting.within(start, end)
 
     def release_due(self, now_ms: int) -> int:
         """Move what is due to ``ready``; returns how many entries."""
+        moved = self._release_due(now_ms)
+        if self._resting.count and now_ms >= self.budget.refill_ms:
+            self.budget.refill(now_ms)
+            moved += self._release_due(now_ms)
+        return moved
+
+    def _release_due(self, now_ms: int) -> int:
         moved = 0
         due = self._due
         while due and due[0][0] <= now_ms:
@@ -685,22 +739,23 @@ class Redelivery:
 
     def release_all(self) -> None:
         """Nobody waits for delivery times any more: everything delayed is ready."""
-        self.add_all(list(self.delayed))
-        self.budget.remove(len(self.delayed))
-        self.delayed.clear()
-        self._due.clear()
-        self.delayed_messages = 0
+        self.add_all([*self.delayed, *self._resting])
+        self._forget_delayed()
 
     def next_due_ms(self) -> int | None:
-        """When ``release_due`` may next move something."""
+        """When ``release_due`` may next move something, or ask the files for more."""
         due = self._due
-        while due:
+        soonest_ms: int | None = None
+        while due and soonest_ms is None:
             due_ms, offset = due[0]
             found = self.delayed.get(offset)
             if found is not None and found[0] == due_ms:
-                return due_ms
-            heappop(due)
-        return None
+                soonest_ms = due_ms
+            else:
+                heappop(due)
+        if self._resting.count and (soonest_ms is None or self.budget.refill_ms < soonest_ms):
+            return self.budget.refill_ms
+        return soonest_ms
 
     def pop(self, count_max: int) -> list[int]:
         """The lowest offsets that wait, in order; they belong to the caller now."""
@@ -711,17 +766,134 @@ class Redelivery:
         """Everything below is settled: drop what is remembered about it."""
         if self.counts:
             self.counts = {at: count for at, count in self.counts.items() if at >= offset}
-        if self.delayed:
-            for at in [at for at in self.delayed if at < offset]:
-                self.cancel_delay(at)
+        for at in [at for at in self.delayed if at < offset]:
+            self.cancel_delay(at)
+        for at in [at for at in self._batches if at < offset]:
+            self.cancel_delay(at)
+        self.delayed_messages -= self._resting.remove_below(offset)
         if self.ready and self.ready[0] < offset:
             # A sorted list is a valid heap.
             self.ready = sorted(at for at in self.ready if at >= offset)
 
     def clear(self) -> None:
-        self.release_all()
+        self._forget_delayed()
         self.ready.clear()
         self.counts.clear()
+
+    def _forget_delayed(self) -> None:
+        count = len(self.delayed)
+        self.delayed.clear()
+        self._due.clear()
+        self._resting.clear()
+        self._batches.clear()
+        self.delayed_messages = 0
+        if self._number:
+            # Also because notes of this number are void: whatever is aside next has another one.
+            self.budget.dismiss(self._number)
+            self._number = 0
+        self.budget.remove(count)
+
+    # Between memory and the files, at the budget's word.
+
+    def in_memory(self) -> list[SpillNote]:
+        number = self._number
+        return [(each[0], number, offset, each[1]) for offset, each in self.delayed.items()]
+
+    def rest_from(self, first: SpillNote) -> None:
+        going = [note for note in self.in_memory() if note >= first]
+        for note in going:
+            offset, messages = note[2], note[3]
+            is_noted = self.delayed.pop(offset)[2]
+            self._rest(offset, messages)
+            if not is_noted:
+                self.budget.put_back(note)
+        if going:
+            self._due = [(each[0], offset) for offset, each in self.delayed.items()]
+            heapify(self._due)
+            self.budget.remove(len(going))
+
+    def come_back(self, note: SpillNote) -> bool:
+        due_ms, _, offset, _ = note
+        if not self._resting.remove(offset):
+            return False
+        self.delayed[offset] = (due_ms, self._batches.pop(offset, 1), True)
+        heappush(self._due, (due_ms, offset))
+        return True
+
+    def _rest(self, offset: int, messages: int) -> None:
+        self._resting.add(offset)
+        if messages > 1:
+            self._batches[offset] = messages
+
+
+PAGE_BITS: Final = 256
+"""Offsets of one page of an ``OffsetSet``: neighbours share one, a lone offset is not dear."""
+
+
+class OffsetSet:
+    """Offsets, of which mostly many are neighbours: a bit each, in pages."""
+
+    __slots__ = ("_pages", "count")
+
+    def __init__(self) -> None:
+        self._pages: dict[int, int] = {}
+        self.count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for page in sorted(self._pages):
+            yield from self._page(page)
+
+    def __contains__(self, offset: int) -> bool:
+        page, bit = divmod(offset, PAGE_BITS)
+        return bool(self._pages.get(page, 0) >> bit & 1)
+
+    def within(self, start: int, end: int) -> list[int]:
+        """Those in [start, end)."""
+        pages: Collection[int] = range(start // PAGE_BITS, -(-end // PAGE_BITS))
+        if len(pages) > len(self._pages):
+            pages = self._pages
+        return [at for page in pages for at in self._page(page) if start <= at < end]
+
+    def _page(self, page: int) -> Iterator[int]:
+        bits = self._pages.get(page, 0)
+        while bits:
+            lowest = bits & -bits
+            yield page * PAGE_BITS + lowest.bit_length() - 1
+            bits ^= lowest
+
+    def add(self, offset: int) -> None:
+        page, bit = divmod(offset, PAGE_BITS)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
+        self.count += 1
+
+    def remove(self, offset: int) -> bool:
+        """False when it is not in it."""
+        page, bit = divmod(offset, PAGE_BITS)
+        bits = self._pages.get(page, 0)
+        if not bits >> bit & 1:
+            return False
+        self._replace(page, bits, bits ^ 1 << bit)
+        return True
+
+    def remove_below(self, offset: int) -> int:
+        """Everything below goes; how many that were."""
+        before = self.count
+        last, bit = divmod(offset, PAGE_BITS)
+        for page in [page for page in self._pages if page <= last]:
+            bits = self._pages[page]
+            self._replace(page, bits, bits >> bit << bit if page == last else 0)
+        return before - self.count
+
+    def clear(self) -> None:
+        self._pages.clear()
+        self.count = 0
+
+    def _replace(self, page: int, bits: int, left: int) -> None:
+        self.count -= bits.bit_count() - left.bit_count()
+        if left:
+            self._pages[page] = left
+        else:
+            del self._pages[page]
 
 
 # ---- body bytes ---------------------------------------------------------------------------------

@@ -134,9 +134,7 @@ class Settler:
         inside = self._starts_in(cursor, start, known_end)
         fresh = cursor.settle(cause, start, known_end)
         self.settled_messages += fresh
-        delayed = cursor.redelivery.delayed
-        if delayed:
-            inside += [at for at in delayed if start <= at < known_end]
+        inside += cursor.redelivery.delayed_in(start, known_end)
         for at in inside:
             self._shrink(cursor, at)
         return fresh
@@ -398,7 +396,7 @@ class Settler:
         start = cursor.pending.first_offset(offset)
         if start is None:
             # Of a delayed batch something may be left, which still waits for its time.
-            if offset in cursor.redelivery.delayed and not _has_unsettled(cursor, offset):
+            if cursor.redelivery.is_delayed(offset) and not _has_unsettled(cursor, offset):
                 cursor.redelivery.cancel_delay(offset)
             return
         entry = cursor.pending.spill()[start]

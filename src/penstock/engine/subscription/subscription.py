@@ -181,6 +181,7 @@ class Subscription:
             sees_unsynced=self.options.sees_unsynced,
             reserve=self._host.topics.delivered_reserve,
             delayed_budget=self._host.delayed_budget,
+            owner=self,
         )
         self._by_queue[cursor.queue_id] = cursor
         # Priorities are numbered upwards and served downwards.

@@ -1,6 +1,8 @@
 """The cursor's corners; what it means in general is in tests/property/test_cursor_model.py."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.workbench import Workbench
 from penstock.engine.host import DelayedBudget
@@ -8,6 +10,7 @@ from penstock.engine.subscription.cursor import (
     ALL_MESSAGES_MAX,
     EDGE_MESSAGES,
     RECORD_BYTES_MAX,
+    OffsetSet,
     PendingSettlements,
     Redelivery,
     SettledOffsets,
@@ -201,6 +204,24 @@ def test_an_earlier_moment_that_was_given_up_does_not_fire():
     redelivery.delay(4, due_ms=300, messages=1)
     assert redelivery.release_due(200) == 0
     assert redelivery.next_due_ms() == 300
+
+
+@given(st.lists(st.tuples(st.sampled_from("arb"), st.integers(0, 1200)), max_size=60))
+def test_a_set_of_offsets_is_a_set(steps):
+    offsets, model = OffsetSet(), set()
+    for what, offset in steps:
+        if what == "b":
+            below = {each for each in model if each < offset}
+            assert offsets.remove_below(offset) == len(below)
+            model -= below
+        elif what == "r":
+            assert offsets.remove(offset) is (offset in model)
+            model.discard(offset)
+        elif offset not in model:
+            offsets.add(offset)
+            model.add(offset)
+        assert (list(offsets), offsets.count) == (sorted(model), len(model))
+        assert sorted(offsets.within(200, 700)) == sorted(at for at in model if 200 <= at < 700)
 
 
 # ---- body bytes ---------------------------------------------------------------------------------
