@@ -33,6 +33,7 @@ from penstock.engine.host import (
     SubscribedQueue,
     SubscriptionOptions,
 )
+from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import DeadLetterFormat, FactsReader, OrderingKeyReader
 from penstock.engine.publish import Admission, FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
@@ -117,6 +118,8 @@ class Engine:
         self._delays = Delays(store, chain, self.queue)
         self._dispatch_queue = DispatchQueue(chain)
         self._host = self._engine_host(int(recovered.start_position))
+        self.non_persistent = NonPersistentTopics(self._host, store.definitions.new_transient_id)
+        """Topics without a log, which ``topics`` does not list."""
         held_pulls: HeldPulls[Pull] = HeldPulls()
         self.pulls = PullService(self._host, held_pulls)
         """Readers that name their offsets (``pull.py``)."""
@@ -132,14 +135,7 @@ class Engine:
         self._pipeline = self._publish_pipeline(settings)
         self.request_queue = RequestQueue(chain, self._commits)
         """Where requests of protocols that fail fast wait (F5)."""
-        self._housekeeping = Housekeeping(
-            store,
-            chain,
-            settings.storage,
-            self._registry,
-            self._settlements,
-            lowest_kept=self.queries.registry.lowest_kept,
-        )
+        self._housekeeping = self._make_housekeeping(settings)
         self._deletion = TopicDeletion(
             self._commits, self._has_unsafe_dead_letters, self._remove_topic
         )
@@ -193,6 +189,16 @@ class Engine:
             counters=self.counters,
         )
 
+    def _make_housekeeping(self, settings: Settings) -> Housekeeping:
+        return Housekeeping(
+            self._store,
+            self._chain,
+            settings.storage,
+            self._registry,
+            self._settlements,
+            lowest_kept=self.queries.registry.lowest_kept,
+        )
+
     def _turn_runner(self, arrivals: Arrivals, held_pulls: HeldPulls[Pull]) -> TurnRunner:
         return TurnRunner(
             self._chain,
@@ -213,6 +219,7 @@ class Engine:
             request_queue=self.request_queue,
             housekeeping=self._housekeeping,
             deletion=self._deletion,
+            non_persistent=self.non_persistent,
         )
 
     def _restore(self, recovered: Recovered) -> None:
@@ -655,6 +662,7 @@ class Engine:
             registry=self._registry,
             commits=self._commits,
             queries=self.queries,
+            non_persistent=self.non_persistent,
             now_ms=now_ms,
             running_max=running_max,
         ).made()
@@ -696,6 +704,9 @@ class Engine:
             requests=self.request_queue.statistics(),
             draining=self._pipeline.draining,
             dropped_after_close=counters.dropped_after_close,
+            non_persistent=tuple(each.statistics() for each in self.non_persistent),
+            non_persistent_published=self.non_persistent.published_messages,
+            non_persistent_dropped=self.non_persistent.dropped_messages,
         )
 
     # Parts.

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from penstock.engine.commit import Commits, Frame
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.flow_context import FlowContext
+from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import PoolHolder
 from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
@@ -83,6 +84,7 @@ class FlowMapper:
         registry: Registry,
         commits: Commits,
         queries: QueryService,
+        non_persistent: NonPersistentTopics,
         now_ms: int,
         running_max: int = EVERY_STAGE,
     ) -> None:
@@ -92,6 +94,7 @@ class FlowMapper:
         self._registry = registry
         self._commits = commits
         self._queries = queries
+        self._non_persistent = non_persistent
         self._now_ms = now_ms
         # Views that are made of stages nobody waits for, about.
         self._spare = running_max
@@ -109,6 +112,14 @@ class FlowMapper:
         self._add_log()
         for topic in self._registry.topics.values():
             self._add_subscriptions(topic)
+        for direct in self._non_persistent:
+            for subscription in direct.subscriptions.values():
+                # Nothing ever waits in them: shown while there is place.
+                if self._spare > 0:
+                    self._spare -= 1
+                    self._add(subscription.view())
+                else:
+                    self._map.stages_total += 1
         return self._map
 
     def _add_connections(self) -> None:

@@ -131,6 +131,20 @@ class HostedSubscription(Protocol):
     def take_settlements(self) -> list[Settlement]: ...
 
 
+class ConsumerHost(Protocol):
+    """What a single consumer needs of it."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def flow(self) -> FlowSettings: ...
+
+    def wake(self, subscription: HostedSubscription) -> None:
+        """Something became available to a consumer of this subscription."""
+        ...
+
+
 class Host(Protocol):
     """The engine, as far as subscriptions are concerned."""
 

@@ -40,6 +40,7 @@ from penstock.engine.commit import Frame, PublisherReplies
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
+from penstock.engine.non_persistent import NonPersistentRoute
 from penstock.engine.ports import Publication
 from penstock.engine.publish_batch import BatchKind, PublishBatch, publish_batches
 from penstock.engine.statistics import EngineCounters
@@ -49,6 +50,7 @@ from penstock.flow.budgets import IN_FLIGHT_POOL, BufferPool
 from penstock.flow.credit import Stage
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
+from penstock.model.names import TopicName
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
@@ -277,6 +279,9 @@ class PublishPipeline:
     def _admit(self, channel: Channel, batch: PublishBatch[Queue]) -> Held | None:
         """Route a batch and hand over what is admitted; what has to wait comes back."""
         if batch.queues is None:
+            if isinstance(batch.route, NonPersistentRoute):
+                self._hand_out(channel, batch, batch.route)
+                return None
             if not batch.route.is_constant:
                 return self._admit_parts(channel, routed(batch))
             batch.queues = batch.route.targets(batch.publications[0].record)
@@ -316,6 +321,26 @@ class PublishPipeline:
                 held[1].extend(parts[number + 1 :])
                 return held
         return None
+
+    def _hand_out(
+        self, channel: Channel, batch: PublishBatch[Queue], route: NonPersistentRoute
+    ) -> None:
+        """To consumers, now, past the log; what is too large is refused, the rest confirmed."""
+        oversized = self._admission.oversized(batch, route.name)
+        if oversized:
+            for publication, refusal in oversized:
+                self._refuse(channel, batch.part([publication], ()), refusal)
+            refused = {id(publication) for publication, _ in oversized}
+            batch = batch.part([each for each in batch.publications if id(each) not in refused], ())
+            if not batch.publications:
+                return
+        if route.hand_out(batch.publications, self.chain.clock.wall_ms()):
+            self._counters.bytes_in += batch.size
+            self._replies.confirm(channel, batch.publications)
+        else:
+            self._replies.unroutable(batch)
+        channel.connection.refund(batch.charge)
+        channel.left(len(batch.publications))
 
     def _hand_over(self, channel: Channel, batch: PublishBatch[Queue]) -> None:
         """Put an admitted batch into the inbox of every target queue."""
@@ -520,6 +545,16 @@ class Admission:
             limits.begin(self._turn, self._clock.wall_ms())
         return self._rule(batch, queues)
 
+    def oversized(
+        self, batch: PublishBatch[Queue], name: TopicName
+    ) -> list[tuple[Publication, Refusal]]:
+        """Those of a batch for a topic without a log that are larger than any message may be."""
+        size_max = self._message_bytes_max
+        if batch.size <= size_max:
+            return []
+        sizes = [(each, len(each.record.origin)) for each in batch.publications]
+        return [(each, too_large(name, size, size_max)) for each, size in sizes if size > size_max]
+
     def overdue(self, channel: Channel, hold: Hold, batch: PublishBatch[Queue]) -> Refusal | None:
         """The refusal for a held batch that may not wait (any longer); None = let it wait."""
         is_fast_failing = channel.connection.options.is_fast_failing
@@ -577,7 +612,7 @@ class Admission:
         """What speaks against a publish, and the queues that take it now."""
         size = len(record.origin)
         if size > self._message_bytes_max:
-            return too_large(queues[0].topic, size, self._message_bytes_max), ()
+            return too_large(queues[0].topic.name, size, self._message_bytes_max), ()
         full: dict[Queue, Refusal] = {}
         hold: Hold | None = None
         for queue in queues:

@@ -24,9 +24,9 @@ from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
 from penstock.flow.credit import Credit
 from penstock.log.store import Store
-from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
 from penstock.model.ids import QueueId, SubscriptionId, TopicId, is_transient_id
-from penstock.model.names import TopicName
+from penstock.model.names import PERSISTENT, TopicName
 
 if TYPE_CHECKING:
     from penstock.engine.commit import Commits
@@ -86,6 +86,8 @@ class Registry:
         self, name: TopicName, *, queues: int, policy: TopicPolicy, is_durable: bool
     ) -> Topic:
         """A new topic; a topic with priorities has a queue for each of them (D10)."""
+        if name.domain != PERSISTENT:
+            raise InvariantBroken(f"'{name}' has no log; see NonPersistentTopics")
         if name in self.topics:
             raise AlreadyExists(f"topic '{name}' exists; delete it first, or use another name")
         if policy.max_priority:

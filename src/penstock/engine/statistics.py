@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.engine.non_persistent import NonPersistentStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.engine.topic import Topic, backlog_bytes, oldest_age_ms, ready_messages
 from penstock.flow.fast_fail import RequestClassStatistics
@@ -108,6 +109,12 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     """Publishes of closed channels that are held on (D23)."""
     dropped_after_close: int = 0
     """Of those, ever, how many were dropped in the end."""
+    non_persistent: tuple[NonPersistentStatistics, ...] = ()
+    """Topics without a log."""
+    non_persistent_published: int = 0
+    """Messages published to those, ever, also to those that are gone."""
+    non_persistent_dropped: int = 0
+    """The same: messages that nobody took, once for each subscription."""
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:

@@ -329,7 +329,7 @@ class TopicLimits:
         policy = self._topic.policy
         size = len(record.origin)
         if policy.message_bytes_max and size > policy.message_bytes_max:
-            return too_large(self._topic, size, policy.message_bytes_max)
+            return too_large(self._topic.name, size, policy.message_bytes_max)
         full = self._full(record, policy)
         if full:
             if policy.overflow is Overflow.HOLD:
@@ -456,10 +456,10 @@ def needs_limits(topic: Topic) -> bool:
     )
 
 
-def too_large(topic: Topic, size: int, size_max: int) -> Refusal:
+def too_large(name: TopicName, size: int, size_max: int) -> Refusal:
     """The refusal of a message above a size limit."""
-    text = f"message of {size} bytes for topic '{topic.name}', limit {size_max} (message_bytes_max)"
-    return Refusal(RefusalKind.TOO_LARGE, str(topic.name), text)
+    text = f"message of {size} bytes for topic '{name}', limit {size_max} (message_bytes_max)"
+    return Refusal(RefusalKind.TOO_LARGE, str(name), text)
 
 
 def terminated(topic: Topic) -> Refusal:

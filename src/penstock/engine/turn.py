@@ -7,7 +7,8 @@ A turn is a function of the state, the clock and the store's answers; it never w
     frame       what the queues give (publish.py), releases, settlements, dead letters, own events
     append      one write (commit.py); transient publishes are confirmed
     snapshot    cursors are offered while nothing is unsaved
-    dispatch    subscriptions that were woken hand out messages (subscription/dispatch.py)
+    dispatch    what topics without a log gave to consumers is told (non_persistent.py);
+                subscriptions that were woken hand out messages (subscription/dispatch.py)
     make room   topics above a length limit or quota let their oldest messages go (topic.py)
     answers     refusals and confirms leave, gates open and close
 
@@ -30,6 +31,7 @@ from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.flow_map import FlowEventsTopic
+from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.publish import FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import Registry, TopicDeletion
@@ -78,6 +80,7 @@ class TurnRunner:
         request_queue: RequestQueue,
         housekeeping: Housekeeping,
         deletion: TopicDeletion,
+        non_persistent: NonPersistentTopics,
     ) -> None:
         self._chain = chain
         self._registry = registry
@@ -97,6 +100,7 @@ class TurnRunner:
         self._request_queue = request_queue
         self._housekeeping = housekeeping
         self._deletion = deletion
+        self._non_persistent = non_persistent
         self._overfull: dict[Topic, None] = {}
         """Topics that may be above a limit: looked at after the next dispatch."""
         self._retry_ms = 0
@@ -128,6 +132,8 @@ class TurnRunner:
                 self._housekeeping.snapshot(now_ms)
                 if commits.asked:
                     commits.arm_callbacks()
+        if self._non_persistent.outbox:
+            self._non_persistent.deliver()
         self._has_drained |= self._dispatch()
         if self._deletion.causes:
             self._deletion.look()
@@ -175,6 +181,9 @@ class TurnRunner:
         deadlines = self._dispatch_queue.deadlines.heap
         if deadlines:
             soonest_ms = min(soonest_ms, deadlines[0][0])
+        unused_ms = self._non_persistent.next_deadline_ms() if self._non_persistent else None
+        if unused_ms is not None:
+            soonest_ms = min(soonest_ms, unused_ms)
         if self._retry_ms:
             soonest_ms = min(soonest_ms, self._retry_ms)
         elif commits.failure is None and not commits.is_held_at(journal.now_ms):
@@ -205,6 +214,8 @@ class TurnRunner:
         if self._is_anybody_waiting():
             self._pulls.due(now_ms)
             self._queries.due(now_ms)
+        if self._non_persistent:
+            self._non_persistent.due(now_ms)
         if now_ms >= self._housekeeping.due_ms or self._registry.unused.topics:
             self._housekeeping.run(now_ms, self._deletion.expire)
         self._request_queue.turn()

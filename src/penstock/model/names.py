@@ -1,12 +1,19 @@
 """Names: which a client may give, and topics' one namespace for all protocols (D9).
 
-A topic is known by (space, name). RabbitMQ's vhost ``/``, Pulsar's ``public/default`` and "no
+A topic is known by (space, name) and its domain: Pulsar's topics without a log may have the name of
+one with a log, and are other topics. RabbitMQ's vhost ``/``, Pulsar's ``public/default`` and "no
 namespace" of RocketMQ are all space ``""``. How a protocol spells a name is the business of its
 adapter; this file knows only the neutral form and which names are internal.
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+Domain = Literal["persistent", "non-persistent"]
+"""Whether a topic is over the log; Pulsar's words, which are a part of its names."""
+
+PERSISTENT: Final = "persistent"
+NON_PERSISTENT: Final = "non-persistent"
 
 NAME_BYTES_MAX: Final = 255
 """RabbitMQ's shortstr limit, the tightest of the three that is not about spelling."""
@@ -18,13 +25,18 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class TopicName(NamedTuple):
-    """A topic's full name; ``str()`` gives ``space/name`` or just ``name`` in the default space."""
+    """A topic's full name; ``str()`` gives ``space/name`` or just ``name`` in the default space.
+
+    Of a topic without a log it also says that.
+    """
 
     space: str
     name: str
+    domain: Domain = PERSISTENT
 
     def __str__(self) -> str:
-        return f"{self.space}/{self.name}" if self.space else self.name
+        named = f"{self.space}/{self.name}" if self.space else self.name
+        return named if self.domain == PERSISTENT else f"{self.domain}://{named}"
 
     @property
     def is_hidden(self) -> bool:
@@ -32,7 +44,7 @@ class TopicName(NamedTuple):
         return self.name.startswith(HIDDEN_PREFIXES)
 
 
-def topic_name(name: str, space: str = "") -> TopicName:
+def topic_name(name: str, space: str = "", domain: Domain = PERSISTENT) -> TopicName:
     """A checked topic name; raises ``ValueError`` saying what is wrong with it."""
     for part, text in (("name", name), ("space", space)):
         if len(text.encode()) > NAME_BYTES_MAX:
@@ -42,7 +54,7 @@ def topic_name(name: str, space: str = "") -> TopicName:
             raise ValueError(problem)
     if not name:
         raise ValueError("a topic needs a name of at least one character")
-    return TopicName(space, name)
+    return TopicName(space, name, domain)
 
 
 def control_problem(what: str, name: str) -> str | None:

@@ -253,6 +253,19 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     yield _gauge("penstock_channels", "Open channels", engine.channels)
     yield _counter("penstock_turns", "Turns of the engine", engine.turns)
     yield _gauge("penstock_topics", "Topics", len(engine.topics))
+    yield _gauge(
+        "penstock_non_persistent_topics", "Topics without a log", len(engine.non_persistent)
+    )
+    yield _counter(
+        "penstock_non_persistent_messages",
+        "Messages published to topics without a log",
+        engine.non_persistent_published,
+    )
+    yield _counter(
+        "penstock_non_persistent_dropped",
+        "Of those, how many nobody took, once for each subscription",
+        engine.non_persistent_dropped,
+    )
 
 
 def _topics(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from penstock.telemetry.statistics import (
 
 def engine(topics=(), **more):
     figures = dict.fromkeys(EngineStatistics.__struct_fields__, 0)
-    figures |= {"refused": {}, "topics": tuple(topics), "requests": ()}
+    figures |= {"refused": {}, "topics": tuple(topics), "requests": (), "non_persistent": ()}
     return EngineStatistics(**(figures | more))
 
 
@@ -73,6 +73,13 @@ def test_counters_of_messages_are_there_with_their_reasons(samples):
     seen = samples(engine(published=7, refused={RefusalKind.BUSY: 3}), process())
     assert seen["penstock_messages_published_total", ()] == 7
     assert seen["penstock_messages_refused_total", ("busy",)] == 3
+
+
+def test_what_topics_without_a_log_dropped_is_counted(samples):
+    seen = samples(engine(non_persistent_published=5, non_persistent_dropped=2), process())
+    assert seen["penstock_non_persistent_messages_total", ()] == 5
+    assert seen["penstock_non_persistent_dropped_total", ()] == 2
+    assert seen["penstock_non_persistent_topics", ()] == 0
 
 
 def test_requests_that_wait_or_are_refused_are_shown_by_class(samples):

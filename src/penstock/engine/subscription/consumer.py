@@ -26,7 +26,7 @@ from typing import Protocol, Required, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.host import FailoverRule, Host, HostedSubscription, Mode
+from penstock.engine.host import ConsumerHost, FailoverRule, HostedSubscription, Mode
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import (
     UNLIMITED,
@@ -137,7 +137,7 @@ class Consumer:
         *,
         name: str,
         subscription: HostedSubscription,
-        host: Host,
+        host: ConsumerHost,
         unsent: UnsentLimit,
         owns_unsent: bool = True,
         mode: Mode | None = None,

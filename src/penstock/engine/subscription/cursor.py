@@ -35,9 +35,8 @@ from penstock.engine.subscription.consumer import (
     Consumer,
     ConsumerRefusal,
     PendingEntries,
-    RefusalReason,
 )
-from penstock.engine.subscription.dispatchers import make_dispatcher
+from penstock.engine.subscription.dispatchers import make_dispatcher, other_mode
 from penstock.flow.demand import UNLIMITED
 from penstock.log.delayed import SpillNote
 from penstock.log.format import CursorState
@@ -207,12 +206,7 @@ class QueueCursor:
             return self.dispatcher.refusal(consumer)
         if not self.dispatcher.consumers:
             return make_dispatcher(mode, self._clock).refusal(consumer)
-        return ConsumerRefusal(
-            RefusalReason.MODE,
-            f"the subscription is read as {self.mode.value!r} in queue {self.queue.name!r} and "
-            f"consumer {consumer.name!r} asks for {mode.value!r}; it may come with that type when "
-            "the others have left",
-        )
+        return other_mode(self.mode, self.queue.name, consumer)
 
     def join(self, consumer: Consumer) -> Consumer | None:
         """A consumer reads this queue, as it wants; returns whom it displaced, if anybody."""

@@ -39,6 +39,17 @@ def make_dispatcher(
     return _DISPATCHERS[mode]()
 
 
+def other_mode(mode: Mode, queue_name: str, consumer: Consumer) -> ConsumerRefusal:
+    """The refusal of a consumer that wants another type than those who read the queue."""
+    wanted = (consumer.mode or mode).value
+    return ConsumerRefusal(
+        RefusalReason.MODE,
+        f"the subscription is read as {mode.value!r} in queue {queue_name!r} and consumer "
+        f"{consumer.name!r} asks for {wanted!r}; it may come with that type when the others have "
+        "left",
+    )
+
+
 class Dispatcher:
     """One mode, for one queue. As it stands here: everybody may join, in the order they come."""
 
@@ -422,12 +433,16 @@ class KeyShared(Dispatcher):
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         """The first consumer decides how keys are shared out; the others must fit in."""
-        if not self.consumers:
-            self.owners = StickyRanges() if consumer.key_ranges else ConsistentHashRing()
-        return self.owners.refusal(consumer)
+        return self._owners_with(consumer).refusal(consumer)
+
+    def _owners_with(self, consumer: Consumer) -> SlotOwners:
+        if self.consumers:
+            return self.owners
+        return StickyRanges() if consumer.key_ranges else ConsistentHashRing()
 
     def join(self, consumer: Consumer) -> Consumer | None:
         """It takes over some slots, once they are drained."""
+        self.owners = self._owners_with(consumer)
         self.consumers.append(consumer)
         self.owners.add(consumer)
         self._is_stale = True

@@ -244,6 +244,14 @@ def test_with_nobody_attached_the_next_consumer_brings_another_type_and_the_curs
     assert refused.reason is RefusalReason.BUSY
 
 
+def test_who_brings_key_shared_with_key_ranges_gets_those_keys_and_no_others(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    taker = consume(subscription, name="a", mode=Mode.KEY_SHARED, key_ranges=[(0, 100)])
+    keys = subscription.cursor(1).dispatcher
+    assert keys.owners.owner(100) is taker.consumer
+    assert keys.owners.owner(101) is None
+
+
 def test_while_somebody_is_attached_another_type_is_refused_and_both_are_named(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
     taker = consume(subscription, name="a", mode=Mode.SHARED)
