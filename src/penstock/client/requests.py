@@ -510,7 +510,7 @@ class Pulled(msgspec.Struct, gc=False):
     """The answer to a pull."""
 
     code: int
-    """0 found, 19 not found, 20 retry at once, 21 the offset is outside the queue."""
+    """0 found, 19 not found, 20 retry at once, 21 the offset is outside the queue or was reset."""
     header: PullAnswer
     body: bytes
     """Stored messages, for ``received_messages``."""

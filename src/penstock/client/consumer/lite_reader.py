@@ -37,6 +37,7 @@ from penstock.client.consumer.pulling import (
     PAUSED_WAIT_MS,
     PullResult,
     PullStatus,
+    log_move,
 )
 from penstock.client.consumer.statistics import HeldQueue, QueueThresholds
 from penstock.client.errors import BrokerRefused, ClientError, StateError
@@ -271,14 +272,8 @@ class LiteReader:
             return
         queue.min_offset, queue.max_offset = result.min_offset, result.max_offset
         if result.status is PullStatus.OFFSET_MOVED:
-            _log.warning(
-                "offset is outside the queue",
-                extra={
-                    "queue": queue.queue,
-                    "offset": queue.next_offset,
-                    "next": result.next_offset,
-                },
-            )
+            span = range(result.min_offset, result.max_offset + 1)
+            log_move(queue.queue, queue.next_offset, result.next_offset, span)
             if result.next_offset < queue.next_offset:
                 self.cache.seek(queue.queue, result.next_offset)
                 return

@@ -211,14 +211,8 @@ class PullLoop:
         assigned.broker_id = pulled.header.suggest_which_broker_id
         cache = assigned.process_queue
         if status is PullStatus.OFFSET_MOVED:
-            _log.warning(
-                "offset is outside the queue",
-                extra={
-                    "queue": assigned.queue,
-                    "offset": assigned.next_offset,
-                    "begins_anew_at": next_offset,
-                },
-            )
+            span = range(pulled.header.min_offset, pulled.header.max_offset + 1)
+            log_move(assigned.queue, assigned.next_offset, next_offset, span)
             await host.offset_moved(assigned, next_offset)
             return 0
         assigned.next_offset = next_offset
@@ -343,7 +337,7 @@ class PullStatus(Enum):
     NO_MATCHED_MESSAGE = "no matched message"
     """There are messages, and none of those looked at is wanted: go on at ``next_offset``."""
     OFFSET_MOVED = "offset moved"
-    """The offset is outside the queue (removed, or never there): go on at ``next_offset``."""
+    """Outside the queue (removed, or never there), or reset: go on at ``next_offset``."""
 
 
 PULL_CODES: Final = {
@@ -353,6 +347,19 @@ PULL_CODES: Final = {
     int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_MOVED,
 }
 """Answers that are no errors."""
+
+
+def log_move(queue: QueueRef, offset: int, next_offset: int, span: range) -> None:
+    """Tell where a queue begins anew; ``span``: the offsets from which it can be read.
+
+    A broker has one answer for an offset that is not there, which may mean lost messages, and for
+    one that an operator reset, which is what somebody wanted.
+    """
+    level, what = logging.WARNING, "offset is outside the queue"
+    if offset in span:
+        level, what = logging.INFO, "offset was reset"
+    extra = {"queue": queue, "offset": offset, "begins_anew_at": next_offset}
+    _log.log(level, what, extra=extra)
 
 
 class PullResult(msgspec.Struct, frozen=True, gc=False):

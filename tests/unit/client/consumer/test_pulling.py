@@ -159,6 +159,25 @@ def test_an_offset_outside_the_queue_drops_it_and_begins_anew_there():
     assert len(bench.host.asked) == 1
 
 
+def test_a_reset_by_an_operator_is_not_told_as_an_offset_outside_the_queue(caplog):
+    caplog.set_level("INFO")
+    bench = Bench(nothing(2, PullStatus.OFFSET_MOVED))
+    bench.step()
+    assert bench.host.moved == [2]
+    assert [(each.levelname, each.message) for each in caplog.records] == [
+        ("INFO", "offset was reset")
+    ]
+
+
+def test_an_offset_beyond_the_end_of_its_queue_is_warned_of(caplog):
+    bench = Bench(nothing(99, PullStatus.OFFSET_MOVED))
+    bench.assigned.next_offset = 100
+    bench.step()
+    assert [(each.levelname, each.message) for each in caplog.records] == [
+        ("WARNING", "offset is outside the queue")
+    ]
+
+
 def test_an_answer_for_a_queue_dropped_meanwhile_is_ignored():
     bench = Bench(found(5))
     pull = bench.host.pull

@@ -228,6 +228,18 @@ async def test_an_offset_that_was_removed_is_passed_and_one_beyond_the_end_is_ta
     assert bench.offsets_asked() == [5, 30, 12]
 
 
+def test_a_reset_by_an_operator_is_followed_and_is_no_warning(caplog):
+    async def reset():
+        bench = Bench()
+        queue = bench.open(offset=5)
+        await turns()
+        await bench.answer(PullResult(A, PullStatus.OFFSET_MOVED, [], 2, 0, 40))
+        assert queue.position == 2
+
+    asyncio.run(reset())
+    assert not caplog.records
+
+
 @run
 async def test_a_stopped_queue_is_pulled_no_more():
     bench = Bench()
