@@ -98,6 +98,25 @@ def test_a_short_pace_needs_a_higher_rate_to_be_worth_it(turning):
     assert turning.wait_us(ENOUGH * PACE_MAX_US / (TURN_TIMES * 100) * 1.1) > 0
 
 
+def test_who_waits_for_each_answer_is_not_kept_waiting_for_a_stream_that_is_over(turning):
+    turning.learn(PACE_MAX_US)
+    for now_ms in range(100):
+        turning.pacing.appended(10 * now_ms, now_ms)
+    turning.pacing.turn_began()
+    assert turning.pacing.turn_wait_us() > 0
+    for now_ms in range(100, 150):  # turns that append nothing: gets, say
+        turning.pacing.appended(990, now_ms)
+    assert turning.pacing.turn_wait_us() == 0
+
+
+def test_turns_that_append_nothing_between_others_do_not_change_what_a_stream_is_taken_for(turning):
+    total = 0
+    for now_ms in range(1000):
+        total += 12 * (now_ms % 3 == 0)
+        turning.pacing.appended(total, now_ms)
+    assert turning.pacing.messages_per_ms == pytest.approx(4, rel=0.15)
+
+
 @pytest.mark.parametrize("late_us", [0, 1, 10_000])
 def test_a_turn_later_than_the_pace_runs_at_once(turning, late_us):
     turning.learn(PACE_MAX_US)
