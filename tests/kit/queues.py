@@ -11,14 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
+from kit.batches import BatchFacts
+from penstock.engine.batch import Batches
 from penstock.engine.host import DelayedBudget, HostedSubscription, IndexEntry, SubscribedQueue
 from penstock.engine.subscription.consumer import Consumer, ConsumerKeywords, Delivery
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
 from penstock.flow.demand import Demand, Unlimited
 from penstock.log.format import entry_flags
-from penstock.model.ids import QueueId
-from penstock.model.record import Record, neutral_record, tag_hash
+from penstock.model.ids import LogPosition, QueueId
+from penstock.model.record import Record, Wire, neutral_record, tag_hash
 from penstock.model.settlement import Cause, Settlement
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
@@ -108,6 +110,7 @@ class MemoryQueue:
             last = index.all[-1] if index.all else None
             cumulative = last[2] + last[4] if last else 0
             position = self._host.store(record)
+            record.position = LogPosition(position)
             record.store_ms = self._host.clock.wall_ms()
             hashed = tag_hash(record.tag) if record.shape.tag_len else 0
             index.all.append(
@@ -175,6 +178,7 @@ class MemoryHost:
         self.unsent_pool = UnsentPool(self.flow.inflight_bytes_max)
         self.delayed_budget = DelayedBudget(self.topics.delayed_in_memory_max, self.wake)
         self.transient_floor = 0
+        self.batches = Batches({Wire.PULSAR: BatchFacts()}, self.topics.message_bytes_max)
         self.records: dict[int, Record | None] = {}
         self.awake: dict[HostedSubscription, None] = {}
         self.noted: dict[HostedSubscription, None] = {}

@@ -20,6 +20,7 @@ from typing import Final, cast
 
 import msgspec
 
+from penstock.engine.batch import Batches
 from penstock.engine.commit import Commits, PublisherReplies, SettlementBuffer
 from penstock.engine.connection import Connection, ConnectionOptions, Outlet
 from penstock.engine.content_budget import ContentBudget
@@ -641,6 +642,11 @@ class Engine:
         """Everything below it is on the disk."""
         return int(self._store.durable_position)
 
+    @property
+    def batches(self) -> Batches:
+        """Where batches are opened for readers of single messages (D16)."""
+        return self._host.batches
+
     def queue(self, queue_id: int) -> Queue | None:
         """The queue of that id, if it still exists."""
         return self._registry.queues.get(QueueId(queue_id))
@@ -794,6 +800,7 @@ class EngineHost:
         self._ordering_keys = {
             wire: reader for wire, reader in facts.items() if isinstance(reader, OrderingKeyReader)
         }
+        self.batches = Batches(facts, self.topics.message_bytes_max)
         self._store = store
         self._dead_letters = dead_letters
         # Called for every list of deliveries: the owner's method itself, not one around it.

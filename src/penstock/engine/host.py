@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from penstock.engine.batch import Batches
 from penstock.engine.filter.filters import Filter
 from penstock.flow.budgets import UnsentPool
 from penstock.log.delayed import DelayedSpill, SpillNote
@@ -172,6 +173,11 @@ class Host(Protocol):
     @property
     def transient_floor(self) -> int:
         """Transient records below this log position were dropped by the restart (D6)."""
+        ...
+
+    @property
+    def batches(self) -> Batches:
+        """Where batches are opened for readers that want single messages."""
         ...
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
@@ -498,5 +504,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     ``flow.unacked_subscription_max`` says. A restart forgets it: whoever sets it does so again."""
     filter: Filter | None = None
     """What it does not want is settled unseen."""
+    whole_batches: bool = False
+    """What a producer sent as one is delivered as one (Pulsar's). Else each message of a batch is a
+    delivery of its own, with a record made of it (``batch.py``)."""
     is_priority: bool = False
     """The topic's queues are priorities: the highest non-empty one is served first (D10)."""

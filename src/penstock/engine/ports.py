@@ -7,6 +7,8 @@
 * ``DeadLetterRouter``: where the dead letters of one topic go, when its protocol routes them.
 * ``PoolHolder``: who has the room that publishes which are still arriving wait for.
 * ``Undone``: what an adapter puts off until the next turns, for operators.
+* ``FactsReader``: reads what a protocol's bytes say; ``OrderingKeyReader`` and ``BatchCodec`` are
+  what one of them may do beside that.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
   and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
 * ``PublishChannel``: the channel it came on, as far as a publish needs it later.
@@ -145,6 +147,23 @@ class OrderingKeyReader(Protocol):
 
     def ordering_key(self, record: Record) -> bytes:
         """Messages with the same one stay in order; empty = no order to keep."""
+        ...
+
+
+@runtime_checkable
+class BatchCodec(Protocol):
+    """A ``FactsReader`` whose protocol sends several messages as one record (``batch.py``).
+
+    A batch of one is not among them: it is a record of one message, read as any other.
+    """
+
+    def open_batch(self, record: Record, bytes_max: int) -> list[Record] | str:
+        """Its messages, each a record of one message that the wire's readers can read.
+
+        Of the outer record they need not have position, times and flags. A text says why it cannot
+        be opened: encrypted, a compression that is not known, corrupt, more than ``bytes_max``
+        bytes when inflated (never inflate more). It raises nothing: peers made these bytes.
+        """
         ...
 
 

@@ -65,6 +65,8 @@ class Pull(msgspec.Struct, eq=False):
     filter: Filter | None = None
     prefilter: Prefilter | None = None
     """Spares reading what the filter would refuse; never changes the answer."""
+    whole_batches: bool = False
+    """A batch is one record of the answer; else each of its messages is (``batch.py``)."""
     deadline_ms: int = 0
     """Monotonic time until which it may be held; 0 = answer at once."""
     token: int = 0
@@ -171,9 +173,12 @@ class PullService:
         scanned = 0
         is_removed = False
         while start < end and scanned < SCAN_ENTRIES_MAX:
+            begin = start
             entries, start = self._scan(pull, start, end)
-            scanned += SCAN_CHUNK
-            found, is_unreadable = self._readable(pull, entries)
+            scanned += max(SCAN_CHUNK, sum([entry[5] for entry in entries]))
+            found, is_unreadable = self._readable(pull, entries, begin)
+            if len(found) > len(entries):
+                found, start = _cut(pull, found, start)
             if found:
                 return self._answer(pull, found, start)
             is_removed = is_removed or is_unreadable
@@ -187,6 +192,7 @@ class PullService:
         """The next entries that can match and fit, and where to go on behind them."""
         wanted: list[IndexEntry] = []
         size = messages = 0
+        begin = 0 if pull.whole_batches else start
         matches = pull.filter.matches_entry if pull.filter is not None else None
         judge = pull.prefilter.may_match if pull.prefilter is not None else None
         # Nothing is refused without a filter: one entry more than fits says where to go on.
@@ -196,12 +202,15 @@ class PullService:
         for entry in entries:
             if entry[1] >= end:
                 break
-            if (matches is None or matches(entry[6])) and (judge is None or judge(entry[1])):
+            # Of a batch neither the index nor a map knows anything.
+            if entry[5] > 1 or (
+                (matches is None or matches(entry[6])) and (judge is None or judge(entry[1]))
+            ):
                 if wanted and (size + entry[4] > pull.bytes_max or messages >= pull.messages_max):
                     return wanted, entry[1]
                 wanted.append(entry)
                 size += entry[4]
-                messages += entry[5]
+                messages += entry[5] if entry[1] >= begin else entry[1] + entry[5] - begin
             start = entry[1] + entry[5]
         else:
             if len(entries) < count:
@@ -209,9 +218,9 @@ class PullService:
         return wanted, min(start, end)
 
     def _readable(
-        self, pull: Pull, entries: list[IndexEntry]
+        self, pull: Pull, entries: list[IndexEntry], begin: int
     ) -> tuple[list[tuple[IndexEntry, Record]], bool]:
-        """Those that can be read and match; and whether some could not be read."""
+        """Those that can be read and match, from an offset on; and whether some were unreadable."""
         if not entries:
             return [], False
         records = self._host.read([(entry[0], entry[4]) for entry in entries])
@@ -221,9 +230,21 @@ class PullService:
         for entry, record in zip(entries, records, strict=True):
             if record is None or (entry[7] & _TRANSIENT and entry[0] < floor):
                 is_unreadable = True
+            elif entry[5] > 1 and not pull.whole_batches:
+                found += self._opened(pull, entry, record, begin)
             elif pull.filter is None or pull.filter.matches_record(record):
                 found.append((entry, record))
         return found, is_unreadable
+
+    def _opened(
+        self, pull: Pull, entry: IndexEntry, record: Record, begin: int
+    ) -> list[tuple[IndexEntry, Record]]:
+        """The messages of a batch that match, from an offset on."""
+        if pull.filter is None:
+            end = max(begin, entry[1]) + pull.messages_max + 1
+            return self._host.batches.messages(entry, record, begin, end)
+        opened = self._host.batches.messages(entry, record, begin, entry[1] + entry[5])
+        return [each for each in opened if pull.filter.matches_record(each[1])]
 
     def _answer(
         self, pull: Pull, found: list[tuple[IndexEntry, Record]], next_offset: int
@@ -248,3 +269,16 @@ class PullService:
         if pull.deadline_ms <= self._host.clock.monotonic_ms():
             return False
         return self._held.hold(pull.queue.queue_id, pull, pull.deadline_ms, owner=id(pull.outlet))
+
+
+def _cut(
+    pull: Pull, found: list[tuple[IndexEntry, Record]], next_offset: int
+) -> tuple[list[tuple[IndexEntry, Record]], int]:
+    """Of opened batches what fits, at least one message; and where to go on behind it."""
+    size = messages = 0
+    for number, (entry, _) in enumerate(found):
+        size += entry[4]
+        if number and (messages >= pull.messages_max or size > pull.bytes_max):
+            return found[:number], entry[1]
+        messages += entry[5]
+    return found, next_offset

@@ -63,6 +63,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     is_priority: bool = False
     queues: list[int] | None = None
     """Ids of the queues it reads; None = all of the topic, those to come included."""
+    whole_batches: bool = False
 
 
 class Registry:
@@ -277,6 +278,7 @@ class Registry:
                 options.delivery_limit,
                 options.is_priority,
                 None if _reads_all(subscription, topic) else list(subscription.queue_ids),
+                options.whole_batches,
             )
             body = msgspec.json.encode(row)
             self._definitions.put(SUBSCRIPTION_KIND, str(subscription_id), body)

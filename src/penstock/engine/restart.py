@@ -93,6 +93,7 @@ def _restore_subscriptions(
             sees_unsynced=row.sees_unsynced,
             delivery_limit=row.delivery_limit,
             is_priority=row.is_priority,
+            whole_batches=row.whole_batches,
         )
         subscription_id = SubscriptionId(row.subscription_id)
         subscription = Subscription(subscription_id, row.name, queues, options, host, is_new=False)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.batches import batch, numbered
 from kit.queues import MemoryHost, MemoryQueue
 from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullService, PullStatus
 from penstock.flow.long_poll import HeldPulls
@@ -68,7 +69,7 @@ def test_bytes_are_limited_but_one_record_is_always_given(desk, queue, reader):
 
 def test_a_batch_is_one_record_and_counts_all_its_messages(desk, queue, reader):
     queue.append(Record(b"x", Shape(messages=4)) for _ in range(3))
-    result = desk.pull(Pull(reader, queue, 5, messages_max=4))
+    result = desk.pull(Pull(reader, queue, 5, messages_max=4, whole_batches=True))
     assert [entry[1] for entry in result.entries] == [4]
     assert result.next_offset == 8
 
@@ -218,3 +219,64 @@ def test_what_did_not_match_is_not_looked_at_again(host, desk, queue, reader):
         queue.append([neutral_record(b"x", tag=b"b")])
         desk.arrived(queue)
     assert wanted.looked == 20
+
+
+# Batches
+
+
+def bodies(result):
+    return [record.body for record in result.records]
+
+
+@pytest.mark.parametrize("count", [1, 3, 1_000])
+def test_a_batch_is_pulled_message_by_message(desk, queue, reader, count):
+    queue.append([neutral_record(b"x"), batch(*numbered(count)), neutral_record(b"y")])
+    at, found = 0, []
+    while at < count + 2:
+        result = desk.pull(Pull(reader, queue, at, messages_max=32))
+        assert [entry[1] for entry in result.entries] == list(range(at, result.next_offset))
+        assert len(result.records) <= 32
+        found += bodies(result)
+        at = result.next_offset
+    assert found == [b"x", *[b"%d" % number for number in range(count)], b"y"]
+    assert desk.given_messages == count + 2
+
+
+def test_a_pull_begins_in_the_midst_of_a_batch_and_ends_there(desk, queue, reader):
+    queue.append([batch(*numbered(5)), batch(*numbered(5, 5))])
+    result = desk.pull(Pull(reader, queue, 3, messages_max=4))
+    assert (bodies(result), result.next_offset) == ([b"3", b"4", b"5", b"6"], 7)
+    positions = [record.position for record in result.records]
+    assert positions == [entry[0] for entry in result.entries] == [3, 4, 1024, 1025]
+
+
+def test_who_pulls_whole_batches_is_given_them(desk, queue, reader):
+    queue.append([batch(*numbered(5))])
+    result = desk.pull(Pull(reader, queue, 3, whole_batches=True))
+    assert [record.messages for record in result.records] == [5]
+
+
+def test_a_filter_is_asked_about_what_is_in_a_batch(desk, queue, reader):
+    queue.append([batch(*numbered(5)), neutral_record(b"x", tag=b"even")])
+    result = desk.pull(Pull(reader, queue, 1, filter=Tag(b"odd")))
+    assert (bodies(result), result.next_offset) == ([b"1", b"3"], 6)
+    result = desk.pull(Pull(reader, queue, 0, messages_max=1, filter=Tag(b"odd")))
+    assert (bodies(result), result.next_offset) == ([b"1"], 3)
+
+
+def test_a_bounded_number_of_messages_in_batches_is_looked_at(desk, queue, reader):
+    queue.append(batch(*numbered(500)) for _ in range(8))
+    result = desk.pull(Pull(reader, queue, 0, filter=Tag(b"none")))
+    assert (result.status, result.next_offset) == (PullStatus.FILTERED, 1_000)
+
+
+def test_a_batch_that_cannot_be_opened_is_pulled_as_one(desk, queue, reader):
+    queue.append([batch(*numbered(5), is_encrypted=True), neutral_record(b"x")])
+    result = desk.pull(Pull(reader, queue, 2))
+    assert [entry[1] for entry in result.entries] == [0, 5]
+
+
+def test_the_bytes_of_an_answer_are_shares_of_a_batch(desk, queue, reader):
+    queue.append([batch(*[bytes(100)] * 50)])
+    result = desk.pull(Pull(reader, queue, 0, bytes_max=1_000))
+    assert 5 <= len(result.records) <= 10

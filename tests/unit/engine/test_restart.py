@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kit.batches import WIRE, BatchFacts, batch, numbered
 from kit.workbench import Workbench
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.registry import TOPIC_KIND
@@ -30,7 +31,9 @@ def by_name(bench):
 @pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
 def test_topics_policies_and_subscriptions_come_back(bench, end):
     topic = bench.topic(policy=POLICY)
-    options = SubscriptionOptions(mode=Mode.FAILOVER, holds_data=False, delivery_limit=3)
+    options = SubscriptionOptions(
+        mode=Mode.FAILOVER, holds_data=False, delivery_limit=3, whole_batches=True
+    )
     bench.engine.create_subscription(topic.name, "s", options)
     ids = [queue.queue_id for queue in topic.queues]
     bench.settle()
@@ -45,6 +48,7 @@ def test_topics_policies_and_subscriptions_come_back(bench, end):
         3,
     )
     assert restored.is_priority
+    assert restored.whole_batches
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
@@ -288,3 +292,33 @@ def test_the_ordering_key_is_read_by_the_records_protocol_also_after_a_restart()
     bench.publish(channel, topic, *records)
     bench.settle()
     assert sorted(len(outlet.bodies) for outlet in outlets) == [0, 0, 40]
+
+
+@pytest.mark.parametrize("whole_batches", [False, True])
+def test_what_is_acked_of_a_batch_survives_a_kill_before_the_snapshot(whole_batches):
+    bench = Workbench(facts={WIRE: BatchFacts()})
+    topic = bench.topic()
+    options = SubscriptionOptions(whole_batches=whole_batches)
+    subscription = bench.engine.create_subscription(topic.name, "s", options)
+    bench.publish(bench.channel(), topic, batch(*numbered(10)), batch(*numbered(10, 10)))
+    bench.settle()
+    outlet = RecordingOutlet()
+    subscription.attach(outlet, Window(30), name="c")
+    bench.settle()
+    queue_id = topic.queues[0].queue_id
+    subscription.settle_ranges(queue_id, [(1, 4), (6, 12)])
+    bench.settle()
+    bench.kill()
+    restored = by_name(bench)["orders"].subscriptions["s"]
+    assert restored.cursor(queue_id).settled.ranges == [(1, 4), (6, 12)]
+    after = RecordingOutlet()
+    restored.attach(after, Window(30), name="c")
+    bench.settle()
+    got = [(each.offset, each.messages, each.is_redelivered) for each in after.deliveries]
+    if whole_batches:
+        assert got == [(0, 3, True), (10, 8, True)]
+    else:
+        left = [0, 4, 5, *range(12, 20)]
+        assert got == [(offset, 1, True) for offset in left]
+        bodies = [each.record.body for each in after.deliveries]
+        assert bodies == [b"%d" % number for number in left]

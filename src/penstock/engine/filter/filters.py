@@ -27,7 +27,7 @@ class Filter(Protocol):
         ...
 
     def matches_record(self, record: Record) -> bool:
-        """Whether the message matches; asked only after ``matches_entry`` said yes."""
+        """Whether the message matches; of one in a batch ``matches_entry`` was not asked before."""
         ...
 
 

@@ -6,6 +6,10 @@ many offsets as there are entries, from the first one on: no batch, no hole. Wha
 delivered is dealt with here: settled with its cause (expired, corrupt, unwanted, gone) or put aside
 (delayed), never blocking what is behind it.
 
+A subscription that does not take whole batches is given their messages: entries and records of a
+batch are replaced by those of its messages (``engine/batch.py``) before anything is looked at, so
+that the unread may begin in the midst of a batch, and nothing below knows.
+
 A message expires at the head of its subscription only: either it is about to be delivered, or it
 has been the next one for long enough. Whichever comes first of its own ``expire_ms`` and the
 topic's time to live counts. The moment is wall time in the record and becomes monotonic when it is
@@ -16,7 +20,7 @@ Invariant: an offset that leaves ``redelivery.ready`` or the unread here is afte
 delivery, settled, or delayed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from math import ceil
 from typing import Final, TypeGuard
@@ -46,6 +50,10 @@ _DEFERRED: Final = int(IndexFlag.DEFERRED)
 _EXPIRES: Final = int(IndexFlag.EXPIRES)
 
 
+Message = tuple[IndexEntry, Record | None]
+"""What is delivered as one: an entry and its record, or those of one message of a batch."""
+
+
 class Picked(msgspec.Struct, gc=False):
     """What one look at a queue gave."""
 
@@ -67,11 +75,14 @@ class Picker:
     """
 
     __slots__ = (
-        "_host", "_is_owner", "dead_letters", "filter", "is_strict", "lost", "skipped",
+        "_batches", "_host", "_is_opening", "_is_owner", "dead_letters", "filter", "is_strict",
+        "lost", "skipped",
     )  # fmt: skip
 
     def __init__(self, host: Host, options: SubscriptionOptions) -> None:
         self._host = host
+        self._batches = host.batches
+        self._is_opening = not options.whole_batches
         self.filter = options.filter
         self._is_owner = options.holds_data
         self.is_strict = False
@@ -118,18 +129,58 @@ class Picker:
     def pick_at(
         self, cursor: QueueCursor, offsets: list[int], messages_max: int, bytes_max: int
     ) -> Picked:
-        """Entries at these first offsets, ascending; ``left_over`` is what was too much."""
+        """What is at these offsets, ascending; ``left_over`` is what was too much."""
         found = entries_at(cursor, offsets)
-        entries = list(found.values())
+        records: list[Record | None] | None = None
+        entries = list({entry[1]: entry for entry in found.values()}.values())
+        if self._is_opening and any(entry[5] > 1 for entry in entries):
+            opened = self._messages_at(found)
+            entries = [entry for entry, _ in opened.values()]
+            records = [record for _, record in opened.values()]
         wanted = _cut(entries, messages_max, bytes_max, cursor.end)
         moved = sum(entry[5] for entry in wanted)
         for offset in offsets:
             if offset not in found:
                 self.skip_missing(cursor, offset, offset + 1)
                 moved += 1
-        picked = self._sift(cursor, wanted, is_fresh=False, moved=moved)
+        if records is None:
+            picked = self._sift(cursor, wanted, is_fresh=False, moved=moved)
+        else:
+            records = records[: len(wanted)]
+            picked = self._examined(cursor, wanted, records, is_fresh=False, moved=moved)
         picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
         return picked
+
+    def messages_at(
+        self, cursor: QueueCursor, offsets: list[int]
+    ) -> tuple[dict[int, Message], list[int]]:
+        """What is at these offsets, by first offset, and those at which nothing is any more."""
+        found = entries_at(cursor, offsets)
+        gone = [offset for offset in offsets if offset not in found]
+        return self._messages_at(found), gone
+
+    def _messages_at(self, found: dict[int, IndexEntry]) -> dict[int, Message]:
+        entries = list({entry[1]: entry for entry in found.values()}.values())
+        read = self._host.read([(entry[0], entry[4]) for entry in entries])
+        records = {entry[1]: record for entry, record in zip(entries, read, strict=True)}
+        messages: dict[int, Message] = {}
+        for offset, entry in found.items():
+            record = records[entry[1]]
+            for message in self._opened(entry, record, offset, offset + 1):
+                messages[message[0][1]] = message
+        return messages
+
+    def _opened(
+        self, entry: IndexEntry, record: Record | None, start: int, end: int
+    ) -> Sequence[Message]:
+        """What of an entry lies in [start, end): messages, if it is to be opened and can be."""
+        if entry[5] == 1 or not self._is_opening:
+            return [(entry, record)]
+        if record is None:
+            # Others of it may be in somebody's hands: only what was asked for is lost here.
+            start, end = max(start, entry[1]), min(end, entry[1] + entry[5])
+            return [((entry[0], start, *entry[2:5], end - start, *entry[6:]), None)]
+        return self._batches.messages(entry, record, start, end)
 
     def _unread(
         self, cursor: QueueCursor, messages_max: int, bytes_max: int, *, is_fresh: bool
@@ -160,12 +211,37 @@ class Picker:
             is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
             if not is_plain:
                 self._fill_holes(cursor, start, entries)
+                if self._is_opening and any(entry[5] > 1 for entry in entries):
+                    return self._unread_messages(cursor, entries, messages_max, is_fresh=is_fresh)
         if not is_plain or cursor.messages_per_entry > 1:
-            messages = sum([entry[5] for entry in entries]) / len(entries)
-            cursor.messages_per_entry += (messages - cursor.messages_per_entry) / MEAN_OVER
+            _learn_batches(cursor, entries)
         cursor.next_offset = last[1] + last[5]
         moved = cursor.next_offset - start
         return self._sift(cursor, entries, is_fresh=is_fresh and is_plain, moved=moved)
+
+    def _unread_messages(
+        self, cursor: QueueCursor, entries: list[IndexEntry], messages_max: int, *, is_fresh: bool
+    ) -> Picked:
+        """Batches among the unread, message by message; the last of them may be left midway."""
+        start, last = cursor.next_offset, entries[-1]
+        _learn_batches(cursor, entries)
+        room = messages_max - sum([entry[5] for entry in entries[:-1]])
+        end = max(last[1], start) + room
+        wanted = entries if self.filter is None else self._wanted(cursor, entries)
+        read = self._host.read([(entry[0], entry[4]) for entry in wanted])
+        messages = [
+            message
+            for entry, record in zip(wanted, read, strict=True)
+            for message in self._opened(entry, record, start, end)
+        ]
+        if last[5] > 1:
+            last = messages[-1][0]
+        cursor.next_offset = last[1] + last[5]
+        moved = cursor.next_offset - start
+        is_fresh = is_fresh and messages[0][0][1] == start and moved == len(messages)
+        opened = [entry for entry, _ in messages]
+        records = [record for _, record in messages]
+        return self._examined(cursor, opened, records, is_fresh=is_fresh, moved=moved)
 
     def _plain(self, cursor: QueueCursor, messages_max: int, bytes_max: int) -> Picked | None:
         """The common chunk, without a loop of ours: single messages, never seen, all at hand."""
@@ -196,8 +272,23 @@ class Picker:
             entries = self._wanted(cursor, entries)
         if not entries:
             return Picked([], moved)
-        positions, firsts, _, _, lengths, _, _, flags = zip(*entries, strict=True)
+        positions, _, _, _, lengths, _, _, _ = zip(*entries, strict=True)
         records = self._host.read(list(zip(positions, lengths, strict=True)))
+        return self._examined(cursor, entries, records, is_fresh=is_fresh, moved=moved)
+
+    def _examined(
+        self,
+        cursor: QueueCursor,
+        entries: list[IndexEntry],
+        records: list[Record | None],
+        *,
+        is_fresh: bool,
+        moved: int,
+    ) -> Picked:
+        """Of entries and their records what can be delivered."""
+        if not entries:
+            return Picked([], moved)
+        _, firsts, _, _, lengths, _, _, flags = zip(*entries, strict=True)
         # The common chunk is told by two looks at whole columns and made without a loop of ours.
         if is_fresh and not any(flags) and _is_whole(records):
             made = map(Delivery, records, repeat(cursor.queue_id), firsts, lengths)
@@ -269,7 +360,7 @@ class Picker:
             entry = _expiring_head(cursor)
             if entry is None:
                 break
-            record = self._read_one(entry)
+            entry, record = self._read_head(cursor, entry)
             if record is not None and not self._is_expired(cursor, entry, record, now_ms):
                 break
             if cursor.redelivery.ready:
@@ -289,7 +380,9 @@ class Picker:
         if head == cursor.head_offset:
             return
         entry = _expiring_head(cursor)
-        record = self._read_one(entry) if entry is not None else None
+        record: Record | None = None
+        if entry is not None:
+            entry, record = self._read_head(cursor, entry)
         cursor.head_offset = head if head < cursor.end else -1
         cursor.head_deadline_ms = 0
         if entry is not None and record is not None:
@@ -299,8 +392,11 @@ class Picker:
                 left_ms = max(0, expire_ms + 1 - clock.wall_ms())
                 cursor.head_deadline_ms = clock.monotonic_ms() + left_ms
 
-    def _read_one(self, entry: IndexEntry) -> Record | None:
-        return self._host.read([(entry[0], entry[4])])[0]
+    def _read_head(self, cursor: QueueCursor, entry: IndexEntry) -> Message:
+        """The message at the head, of the entry that holds it."""
+        record = self._host.read([(entry[0], entry[4])])[0]
+        head = max(cursor.head, entry[1])
+        return self._opened(entry, record, head, head + 1)[0]
 
     def _is_expired(
         self, cursor: QueueCursor, entry: IndexEntry, record: Record, now_ms: int
@@ -319,7 +415,8 @@ class Picker:
         matches = self.filter.matches_entry
         wanted = []
         for entry in entries:
-            if matches(entry[6]):
+            # Of a batch the index knows no tags.
+            if entry[5] > 1 or matches(entry[6]):
                 wanted.append(entry)
             else:
                 self._drop(cursor, Cause.ACKED, entry[1], entry[5])
@@ -373,15 +470,23 @@ def _batches(
 
 
 def entries_at(cursor: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
-    """The entries with these first offsets, in their order; what is gone is not among them."""
+    """The entries that hold these offsets, in their order; what is gone is not among them."""
     index = cursor.queue.index
-    there = {
-        entry[1]: entry
-        for at, count in _runs(sorted(offsets))
-        for entry in index.entries(at, count)
-    }
+    there: dict[int, IndexEntry] = {}
+    for at, count in _runs(sorted(offsets)):
+        for entry in index.entries(at, count):
+            if entry[5] == 1:
+                there[entry[1]] = entry
+            else:
+                held = range(max(at, entry[1]), min(at + count, entry[1] + entry[5]))
+                there.update(dict.fromkeys(held, entry))
     # Above a hole the index answers with a later entry, which is not meant.
     return {offset: there[offset] for offset in offsets if offset in there}
+
+
+def _learn_batches(cursor: QueueCursor, entries: list[IndexEntry]) -> None:
+    messages = sum([entry[5] for entry in entries]) / len(entries)
+    cursor.messages_per_entry += (messages - cursor.messages_per_entry) / MEAN_OVER
 
 
 def _expiring_head(cursor: QueueCursor) -> IndexEntry | None:

@@ -256,19 +256,17 @@ class Settler:
     def move(self, cursor: QueueCursor, offsets: Iterable[int], rewrite: Rewrite) -> int:
         """To other queues, as copies; what is gone or unreadable is only settled."""
         starts = self._entries_of(cursor, offsets)
-        found = entries_at(cursor, starts)
-        read = self._host.read([(entry[0], entry[4]) for entry in found.values()])
-        records = dict(zip(found, read, strict=True))
+        found, _ = self._picker.messages_at(cursor, starts)
         copies = 0
         for start in starts:
             entry = self._out_of_flight(cursor, start)
             assert entry is not None, "an entry that was just found"
             end = start + entry.span
-            record = records.get(start)
-            if start not in found:
+            stored, record = found.get(start, (None, None))
+            if stored is None:
                 self._picker.skip_missing(cursor, start, end)
             elif record is None:
-                self._picker.dead_letter(cursor, found[start], None, Cause.CORRUPT)
+                self._picker.dead_letter(cursor, stored, None, Cause.CORRUPT)
             else:
                 unsettled = [at for at in range(start, end) if not cursor.settled.is_settled(at)]
                 for copy, target in rewrite(record, unsettled, entry.attempts):
@@ -547,13 +545,11 @@ class RejectBacklog:
 
     def _dead_letter(self, cursor: QueueCursor, starts: list[int], cause: Cause) -> None:
         """Entries out of flight; their records are read again, they were not kept."""
-        found = entries_at(cursor, starts)
-        records = self._host.read([(entry[0], entry[4]) for entry in found.values()])
-        for entry, record in zip(found.values(), records, strict=True):
+        found, gone = self._picker.messages_at(cursor, starts)
+        for entry, record in found.values():
             self._picker.dead_letter(cursor, entry, record, cause)
-        for start in starts:
-            if start not in found:
-                self._picker.skip_missing(cursor, start, start + 1)
+        for start in gone:
+            self._picker.skip_missing(cursor, start, start + 1)
 
 
 def _take_rejected(cursor: QueueCursor, start: int) -> bool:
