@@ -9,6 +9,7 @@ from penstock.engine import topic as limits
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import NONE_MAX, Overflow, TopicPolicy
 from penstock.flow.demand import Window
+from penstock.flow.quota import QuotaPolicy
 from penstock.model.record import neutral_record
 from penstock.model.refusal import RefusalKind
 
@@ -209,3 +210,41 @@ def test_thousands_that_come_back_are_dropped_over_several_turns(
     assert max(before - after for before, after in pairwise(seen)) <= 100
     bench.settle()
     assert waiting(reader, topic) == 10
+
+
+EVICTING = [
+    {"length_max": 2},
+    {"bytes_max": 2},
+    {"quota_bytes_max": 100, "quota_policy": QuotaPolicy.EVICT},
+]
+
+
+def of_what_is_durable(bench, topic):
+    return bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+
+
+@pytest.mark.parametrize("limit", EVICTING, ids=lambda limit: next(iter(limit)))
+def test_what_is_too_much_and_not_durable_yet_waits_for_the_sync_without_turns(bench, limit):
+    topic = bench.topic(policy=TopicPolicy(**limit))
+    reader = of_what_is_durable(bench, topic)
+    bench.settle()
+    bench.publish(bench.channel(), topic, *[b"x"] * 6)
+    assert bench.turns() <= 3
+    assert topic.queues[0].index.next_offset == 6
+    assert waiting(reader, topic) == 0  # none of them durable, hence none to be seen or dropped
+    bench.settle()
+    assert waiting(reader, topic) < 6
+    assert reader.low_mark(topic.queues[0].queue_id) == 6 - waiting(reader, topic)
+
+
+def test_a_backlog_that_is_all_in_flight_is_evicted_when_it_comes_back_and_makes_no_turns(bench):
+    topic = bench.topic(policy=TopicPolicy(quota_bytes_max=100, quota_policy=QuotaPolicy.EVICT))
+    reader = of_what_is_durable(bench, topic)
+    consumer = consuming(bench, reader)
+    bench.publish(bench.channel(), topic, *[b"x"] * 6)
+    bench.settle()
+    assert len(handed(bench)) == 6
+    reader.detach(consumer)
+    bench.settle()
+    assert 0 < reader.low_mark(topic.queues[0].queue_id)
+    assert waiting(reader, topic) < 6

@@ -608,7 +608,12 @@ class Subscription:
         """Settle the oldest ready messages, as dead letters; returns how many went."""
         cursor = self.cursor(queue_id)
         dropped = self._settler.drop_head(cursor, messages, cause)
-        self._changed(cursor)
+        if dropped:
+            self._changed(cursor)
+        else:
+            # A limit asks in every turn: waking for nothing would make turns without end while
+            # what is too much is not durable yet, or in flight.
+            self._save(cursor)
         return dropped
 
     def _changed(self, cursor: QueueCursor | None = None) -> None:
