@@ -596,7 +596,7 @@ class Admission:
             if targets:
                 for queue in targets:
                     if queue.topic.limits is not None:
-                        queue.topic.limits.admit(record, now_ms)
+                        queue.topic.limits.admit(record, queue, now_ms)
                 if not runs or runs[-1][0] != targets:
                     runs.append((targets, []))
                 runs[-1][1].append(publication)

@@ -244,8 +244,7 @@ class TopicLimits:
 
     __slots__ = (
         "_age_ms",
-        "_backlog_bytes",
-        "_has_backlog",
+        "_backlogs",
         "_messages",
         "_quota",
         "_rate",
@@ -253,6 +252,7 @@ class TopicLimits:
         "_room",
         "_topic",
         "_turn",
+        "_unread",
         "spark",
     )
 
@@ -269,10 +269,11 @@ class TopicLimits:
         self._messages = 0
         self._ready_bytes = 0
         self._room = 0
-        self._backlog_bytes = 0
+        self._unread: set[QueueId] = set()
+        """Queues that nobody reads while others are read: what arrives there waits for nobody."""
+        self._backlogs: dict[frozenset[QueueId], int] = {}
+        """What its quota is held against (``_backlogs``); empty = nothing is, or it has none."""
         self._age_ms = 0
-        self._has_backlog = False
-        """True when there is a quota, and somebody for whom data is held."""
 
     @property
     def evicts(self) -> bool:
@@ -299,19 +300,20 @@ class TopicLimits:
         if (policy.length_max or policy.bytes_max) and policy.overflow is not Overflow.DROP_HEAD:
             self._look(topic, policy)
         if self._quota.is_set:
-            self._has_backlog = bool(holders(topic))
-            # What waits for the log since an earlier turn is on its way into the backlog.
-            self._backlog_bytes = backlog_bytes(topic) + arriving_at(topic)[1]
+            self._backlogs = _backlogs(topic)
             self._age_ms = oldest_age_ms(topic, wall_ms)
         if self.spark is not None:
             self.spark.begin(*arriving_at(topic))
 
     def _look(self, topic: Topic, policy: TopicPolicy) -> None:
         """Count what waits, and what consumers would take before it had to wait."""
-        arriving, arriving_bytes = _arriving_bodies(topic)
         self._messages = self._ready_bytes = 0
         rooms: list[int] = []
-        for holder in holders(topic):
+        holding = holders(topic)
+        self._unread = {queue.queue_id for queue in topic.queues} if holding else set()
+        for holder in holding:
+            self._unread.difference_update(holder.queue_ids)
+            arriving, arriving_bytes = _arriving_bodies(holder, topic)
             messages = _ready(holder, topic) + arriving
             room = holder.available_messages()
             rooms.append(max(0, room - messages))
@@ -335,8 +337,7 @@ class TopicLimits:
             if policy.overflow is Overflow.HOLD:
                 return Hold(Reason.HELD, full)
             return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
-        found = self._over_quota(self._backlog_bytes, self._age_ms) if self._has_backlog else None
-        found = found or self._too_fast(now_ms)
+        found = self._over_quota(self._backlogs, self._age_ms) or self._too_fast(now_ms)
         if found is None and self.spark is not None:
             return self.spark.judge(record.messages, size, now_ms)
         return found
@@ -349,13 +350,16 @@ class TopicLimits:
         topic = self._topic
         if topic.is_terminated:
             return terminated(topic)
-        if not (self._quota.is_set and holders(topic)):
+        if not self._quota.is_set:
             return None
-        return self._over_quota(
-            backlog_bytes(topic) + arriving_at(topic)[1], oldest_age_ms(topic, wall_ms)
-        )
+        return self._over_quota(_backlogs(topic), oldest_age_ms(topic, wall_ms))
 
-    def _over_quota(self, backlog: int, age_ms: int) -> Refusal | Hold | None:
+    def _over_quota(
+        self, backlogs: dict[frozenset[QueueId], int], age_ms: int
+    ) -> Refusal | Hold | None:
+        if not backlogs:
+            return None
+        backlog = max(backlogs.values())
         verdict = self._quota.judge(backlog, age_ms)
         if verdict in (QuotaDecision.HOLD, QuotaDecision.REFUSE):
             text = self._quota.explain(str(self._topic.name), backlog, age_ms)
@@ -371,15 +375,17 @@ class TopicLimits:
             return Hold(Reason.RATE, text, now_ms + wait_ms)
         return None
 
-    def admit(self, record: Record, now_ms: int) -> None:
-        """The record is on its way in: count it."""
+    def admit(self, record: Record, queue: Queue, now_ms: int) -> None:
+        """The record is on its way into a queue: count it for those who read it."""
         size = len(record.origin)
         if self._room >= record.messages:
             self._room -= record.messages
-        else:
+        elif queue.queue_id not in self._unread:
             self._messages += record.messages
             self._ready_bytes += record.shape.body_len
-        self._backlog_bytes += size
+        for queue_ids in self._backlogs:
+            if queue.queue_id in queue_ids:
+                self._backlogs[queue_ids] += size
         if self._rate.is_set:
             self._rate.charge(record.messages, size, now_ms)
         if self.spark is not None:
@@ -529,11 +535,30 @@ def arriving_at(topic: Topic) -> tuple[int, int]:
     return messages, size
 
 
-def _arriving_bodies(topic: Topic) -> tuple[int, int]:
-    """The same by bodies: messages, and the bytes of what they carry."""
+def _backlogs(topic: Topic) -> dict[frozenset[QueueId], int]:
+    """Log bytes that the slowest of those is behind with who read the same queues, by queues.
+
+    What waits for the log since an earlier turn is on its way into the backlog, but only into that
+    of whoever reads its queue. Most topics have one set of queues that all read: all of them.
+    """
+    arriving = {
+        queue.queue_id: sum([batch.size for batch in queue.inbox])
+        for queue in topic.queues
+        if queue.inbox
+    }
+    found: dict[frozenset[QueueId], int] = {}
+    for holder in holders(topic):
+        queue_ids = frozenset(holder.queue_ids)
+        coming = sum([size for queue_id, size in arriving.items() if queue_id in queue_ids])
+        found[queue_ids] = max(found.get(queue_ids, 0), _backlog(holder, topic) + coming)
+    return found
+
+
+def _arriving_bodies(subscription: Subscription, topic: Topic) -> tuple[int, int]:
+    """What is routed to its queues and not appended yet: messages, and bytes of their bodies."""
     records = [
         each.record
-        for queue in topic.queues
+        for queue in _queues(subscription, topic)
         for batch in queue.inbox
         for each in batch.publications
     ]

@@ -9,7 +9,7 @@ from kit.workbench import Workbench
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.statistics import topic_statistics
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
-from penstock.engine.topic import DirectRoute, TopicPolicy
+from penstock.engine.topic import DirectRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.flow.quota import QuotaPolicy
 from penstock.model.errors import NotFound
@@ -385,6 +385,57 @@ def test_publishers_held_by_a_quota_go_on_when_the_queue_is_unsubscribed():
     world.unsubscribe(0)
     world.bench.settle()
     assert held in world.bench.outlet.confirmed_tokens
+
+
+@pytest.mark.parametrize("is_log_held", [False, True])
+def test_what_arrives_in_a_queue_nobody_reads_is_no_part_of_the_quota(is_log_held):
+    policy = TopicPolicy(quota_bytes_max=2000, quota_policy=QuotaPolicy.EXCEPTION)
+    storage = StorageSettings(write_buffers_max=1, write_buffer_bytes=64 * 1024)
+    bench = Workbench(Settings(storage=storage))
+    world = Partitions(bench, policy=policy, messages=0)
+    world.subscribe(0)
+    read, unread = world.topic.queues[:2]
+    if is_log_held:
+        bench.publish(world.channel, bench.topic("other"), b"x" * 64 * 1024)
+        bench.turns()
+        assert bench.engine.log_is_held
+    bench.publish(world.channel, DirectRoute(unread), *[b"x" * 500] * 10)
+    bench.engine.turn()
+    bench.publish(world.channel, DirectRoute(read), b"y")
+    bench.settle()
+    assert bench.outlet.refusals == []
+    assert bench.engine.verdict(world.topic) is None
+    # Of the queue that is read the same counts at the very publish.
+    bench.publish(world.channel, DirectRoute(read), *[b"x" * 500] * 10)
+    bench.settle()
+    assert len(bench.refusal_kinds) == 10 - 4
+
+
+def test_who_is_behind_in_one_queue_does_not_pay_for_arrivals_in_another():
+    policy = TopicPolicy(quota_bytes_max=3000, quota_policy=QuotaPolicy.EXCEPTION)
+    world = Partitions(policy=policy, messages=0)
+    for number, name in enumerate(("first", "second")):
+        queue_id = world.ids[number]
+        options = SubscriptionOptions()
+        world.bench.engine.subscribe_queue(world.topic.name, name, queue_id, options)
+    for queue in world.topic.queues[:2]:
+        world.bench.publish(world.channel, DirectRoute(queue), *[b"x" * 500] * 4)
+    world.bench.settle()
+    assert world.bench.outlet.refusals == []
+
+
+def test_what_arrives_in_a_queue_nobody_reads_is_no_part_of_a_length_limit():
+    policy = TopicPolicy(length_max=3, overflow=Overflow.REJECT)
+    world = Partitions(policy=policy, messages=0)
+    world.subscribe(0)
+    read, unread = world.topic.queues[:2]
+    world.bench.publish(world.channel, DirectRoute(unread), *[b"x"] * 10)
+    world.bench.publish(world.channel, DirectRoute(read), *[b"y"] * 3)
+    world.bench.settle()
+    assert world.bench.outlet.refusals == []
+    world.bench.publish(world.channel, DirectRoute(read), b"y")
+    world.bench.settle()
+    assert len(world.bench.refusal_kinds) == 1
 
 
 def test_a_length_limit_drops_from_the_queues_it_reads():
