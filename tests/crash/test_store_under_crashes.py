@@ -137,7 +137,7 @@ class StoreWorld:
         for queue_id, offset in needs.items():
             self.needed[queue_id] = max(offset, self.needed.get(queue_id, 0))
         self.clock.advance(4_000_000)
-        self.store.sweep(needs, self.clock.wall_ms())
+        list(self.store.sweep(needs.get, self.clock.wall_ms()))
 
     def restart(self):
         self.storage.plan.clear()
@@ -230,7 +230,7 @@ class Small:
 
     def sweep(self, needed):
         self.clock.advance(4_000_000)
-        self.store.sweep({1: needed}, self.clock.wall_ms())
+        list(self.store.sweep({1: needed}.get, self.clock.wall_ms()))
         self.commit()
 
 

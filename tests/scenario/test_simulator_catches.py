@@ -63,7 +63,7 @@ def test_a_short_disk_that_takes_what_is_not_settled_is_noticed(monkeypatch):
     sweep = Store.sweep
 
     def greedy(store, needs, now_ms, shortage_bytes=0):
-        needed = dict.fromkeys(needs, NOTHING_NEEDED) if shortage_bytes else needs
+        needed = (lambda _queue_id: NOTHING_NEEDED) if shortage_bytes else needs
         return sweep(store, needed, now_ms, shortage_bytes)
 
     monkeypatch.setattr(Store, "sweep", greedy)

@@ -22,7 +22,7 @@ and the timed chores (``Housekeeping``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from heapq import heapify, heappop, heappush
 from typing import cast
 
@@ -41,6 +41,7 @@ from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.format import CursorState
+from penstock.log.segment import Segment
 from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId
@@ -50,7 +51,12 @@ STALE_DEADLINES_MAX = 64
 """Outdated deadlines kept beside one per subscription before they are cleared out."""
 
 SHORT_SWEEP_MS = 1_000
-"""Between two sweeps while the disk is short of room: a sweep looks at every queue there is."""
+"""Between two sweeps while the disk is short of room: a sweep may look at every queue there is."""
+
+SWEEP_STEPS_MAX = 500
+"""Queues that a sweep looks at in one go: some 2 ms."""
+SWEEP_PIECE_MS = 20
+"""Between two pieces of a sweep: it may take a tenth of a core, and no more."""
 
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
@@ -455,9 +461,10 @@ class Housekeeping:
 
     Retention (D11): a queue needs everything from the lowest cursor of a subscription that holds
     data, and everything its topic's retention time and size still cover. Segments go when no queue
-    needs them (``log/retention.py``). While the disk is short of room (``shortage_bytes`` of its
-    alarm) sweeps come every ``SHORT_SWEEP_MS``, with a snapshot that lets them have what was
-    settled last, and take what is kept only if there is room.
+    needs them (``log/retention.py``). Queues are asked in pieces of ``SWEEP_STEPS_MAX``, and others
+    have their turns between two of them, however many queues there are. While the disk is short of
+    room (``shortage_bytes`` of its alarm) sweeps come every ``SHORT_SWEEP_MS``, with a snapshot
+    that lets them have what was settled last, and take what is kept only if there is room.
     """
 
     def __init__(
@@ -476,6 +483,10 @@ class Housekeeping:
         self._registry = registry
         self._settlements = settlements
         self._swept_ms = chain.now_ms
+        self._sweep: Generator[int, None, list[Segment]] | None = None
+        """A sweep that is under way."""
+        self._is_sweep_short = False
+        """The disk was short of room when it began."""
         self._sweep_ms = chain.now_ms + settings.retention_sweep_ms
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
@@ -536,9 +547,7 @@ class Housekeeping:
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark(now_ms)
         if now_ms >= self._sweep_ms:
-            self._swept_ms = now_ms
-            self._sweep_ms = now_ms + self._settings.retention_sweep_ms
-            self._sweep(now_ms)
+            self._go_on_sweeping(now_ms)
         self.due_ms = self._sweep_ms
         if self._mark_ms is not None:
             self.due_ms = min(self.due_ms, self._mark_ms)
@@ -564,16 +573,30 @@ class Housekeeping:
         except AppendFailed:
             self._mark_ms = now_ms + self._settings.idle_mark_ms
 
-    def _sweep(self, now_ms: int) -> None:
-        wall_ms = self._chain.clock.wall_ms()
-        needs = {
-            int(queue.queue_id): _lowest_needed(queue, wall_ms, self._lowest_kept(queue))
-            for queue in self._registry.queues.values()
-        }
+    def _go_on_sweeping(self, now_ms: int) -> None:
+        """The next piece of a sweep, or the first."""
         shortage_bytes = self._shortage_bytes
-        self._store.sweep(needs, wall_ms, shortage_bytes)
+        if self._sweep is None or self._is_sweep_short != (shortage_bytes > 0):
+            # Begun while the disk was short it would take what may stay now, and the other way.
+            self._swept_ms, self._is_sweep_short = now_ms, shortage_bytes > 0
+            wall_ms = self._chain.clock.wall_ms()
+            self._sweep = self._store.sweep(self._lowest_needed, wall_ms, shortage_bytes)
+        steps = 0
+        for step in self._sweep:
+            steps += step
+            if steps >= SWEEP_STEPS_MAX:
+                self._sweep_ms = now_ms + SWEEP_PIECE_MS
+                return
+        self._sweep = None
+        self._sweep_ms = now_ms + self._settings.retention_sweep_ms
         if shortage_bytes and self._store.end_position > self._store.snapshot_position:
             self.snapshot_ms = now_ms  # the next sweep may only have what a snapshot covers
+
+    def _lowest_needed(self, queue_id: int) -> int | None:
+        queue = self._registry.queues.get(QueueId(queue_id))
+        if queue is None:
+            return None
+        return _lowest_needed(queue, self._chain.clock.wall_ms(), self._lowest_kept(queue))
 
 
 def _lowest_needed(queue: Queue, wall_ms: int, kept: int | None) -> int:

@@ -17,13 +17,19 @@ are kept only if there is room: whoever sweeps says how much the disk is short o
 at once, oldest first. If that is not enough and nobody needs the last segment, it is rolled
 (``is_last_idle``), so that it may go with the next sweep.
 
+Both questions are asked queue by queue, and others have their turns in between: first which
+segments are dead (``Retention.sweep``), then, for those that go, each queue once more, which lets
+go of its entries at that moment (``Retention.let_go``): they can be read no more, so whoever comes
+to the queue later begins behind them and cannot need what is about to go. Only when all queues of a
+segment have let go of it does it leave. One that needs it again meanwhile keeps it.
+
 The queues of the last segment are not written down: they are those whose ``last_position`` lies in
 it. A segment's row is written once it is full, and again when a release points back into it.
 
 Not here: who needs what (``engine``), unlinking (``store.py`` lets the commit thread do it).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from struct import Struct
 from typing import Final
 
@@ -43,6 +49,11 @@ ROLL_BYTES_MIN: Final = 64 * 1024
 
 _PAIR: Final = Struct("<IQ")
 
+Needs = Callable[[int], int]
+"""The lowest offset that somebody needs of a queue now; ``NOTHING_NEEDED`` if there is no such."""
+Trim = Callable[[int, int], None]
+"""Nothing of a queue below an offset can be read any more."""
+
 
 class SegmentRow(msgspec.Struct, frozen=True):
     """A segment's catalog row."""
@@ -58,7 +69,7 @@ class SegmentRow(msgspec.Struct, frozen=True):
 class SegmentUse:
     """What one segment is needed for."""
 
-    __slots__ = ("_packed", "base", "delayed", "fresh", "last_ms", "origins")
+    __slots__ = ("_packed", "_pinned", "base", "delayed", "fresh", "last_ms", "origins")
 
     def __init__(self, base: int) -> None:
         self.base: Final = base
@@ -69,11 +80,17 @@ class SegmentUse:
         self.origins: set[int] = set()
         """Bases of older segments whose delayed records were released in this one."""
         self._packed = b""
+        # The queue that needed it the last time, and its end: mostly it still does.
+        self._pinned: tuple[int, int] | None = None
 
     def ends(self) -> Iterable[tuple[int, int]]:
-        """(queue_id, end offset), possibly more than one for a queue: the largest counts."""
-        yield from _PAIR.iter_unpack(self._packed)
-        yield from self.fresh.items()
+        """(queue_id, end offset), possibly more than one for a queue: the largest counts.
+
+        As of the first look, whatever is noted or packed until the last.
+        """
+        packed, fresh = self._packed, list(self.fresh.items())
+        yield from _PAIR.iter_unpack(packed)
+        yield from fresh
 
     def pack(self) -> None:
         """Trade the dictionary for 12 bytes a queue; transient queues keep no segment alive."""
@@ -99,11 +116,21 @@ class SegmentUse:
         self.delayed, self.last_ms, self._packed = row.delayed, row.last_ms, row.ends
         self.origins = set(row.origins)
 
-    def is_needed(self, needs: Mapping[int, int]) -> bool:
-        """True when a queue or a pending delay needs a record in it; unknown queues need none."""
-        return self.delayed > 0 or any(
-            end > needs.get(queue_id, NOTHING_NEEDED) for queue_id, end in self.ends()
-        )
+    def is_needed(self, needs: Needs) -> Generator[int, None, bool]:
+        """Whether a queue or a pending delay needs a record in it; yields once for each queue."""
+        if self.delayed > 0:
+            return True
+        if self._pinned is not None:
+            yield 1
+            queue_id, end = self._pinned
+            if end > needs(queue_id):
+                return True
+        for queue_id, end in self.ends():
+            yield 1
+            if end > needs(queue_id):
+                self._pinned = queue_id, end
+                return True
+        return False
 
 
 class Retention:
@@ -189,45 +216,66 @@ class Retention:
         return ops
 
     def sweep(
-        self, needs: Mapping[int, int], now_ms: int, covered: int, shortage_bytes: int = 0
-    ) -> tuple[list[Segment], dict[int, int]]:
-        """Segments to remove now, and the new lowest readable offset of queues that lose entries.
+        self, needs: Needs, now_ms: int, covered: int, shortage_bytes: int = 0
+    ) -> Generator[int, None, list[Segment]]:
+        """Segments that may go, the oldest first; yields how many queues it looked at.
 
-        ``needs`` has the lowest needed offset of every queue that exists; ``covered`` is the
-        position of the last durable snapshot; so much as ``shortage_bytes`` goes at any age.
+        ``covered`` is the position of the last durable snapshot; so much as ``shortage_bytes`` goes
+        at any age. Turns may pass meanwhile, so each queue is to be asked again (``let_go``).
         """
-        dead = [
-            segment
-            for segment in self._segments
-            if segment is not self._segments.last
-            and segment.end <= covered
-            and not self._use(segment.base).is_needed(needs)
-        ]
+        asked: dict[int, int] = {}
+
+        def once(queue_id: int) -> int:
+            need = asked.get(queue_id)
+            if need is None:
+                need = asked[queue_id] = needs(queue_id)
+            return need
+
+        dead: list[Segment] = []
+        for segment in self._segments:
+            if segment is self._segments.last or segment.end > covered:
+                continue
+            yield 1
+            if not (yield from self._use(segment.base).is_needed(once)):
+                dead.append(segment)
         excess = sum(segment.size_bytes for segment in dead) - self._keep_bytes_max
         excess = max(excess, shortage_bytes - self.leaving_bytes)
         alive = {segment.path for segment in self._segments} | self._leaving.keys()
-        removed: list[Segment] = []
+        going: list[Segment] = []
         for segment in dead:
             use = self._use(segment.base)
             is_over = excess > 0 or use.last_ms <= now_ms - self._keep_ms
             if is_over and alive.isdisjoint(map(segment_path, use.origins)):
-                removed.append(segment)
+                going.append(segment)
                 excess -= segment.size_bytes
-        return removed, self._trims(removed)
+        return going
+
+    def let_go(
+        self, going: list[Segment], needs: Needs, trim: Trim
+    ) -> Generator[int, None, list[Segment]]:
+        """Those of these segments that every queue has let go of; yields as ``sweep``.
+
+        From the moment a queue lets go of a segment nothing up to its end there can be read any
+        more, in older segments that others need neither: a gap would be kept for nobody, and could
+        be needed by somebody who comes to the queue before the segment has left.
+        """
+        free = list(going)
+        for segment in going:
+            if not (yield from _is_let_go(self._use(segment.base), needs, trim)):
+                free.remove(segment)
+        return free
 
     @property
     def leaving_bytes(self) -> int:
         """What the disk gets back as soon as the commit thread has unlinked it."""
         return sum(self._leaving.values())
 
-    def is_last_idle(self, needs: Mapping[int, int]) -> bool:
-        """True when nobody needs the last segment and a new one in its place would free much."""
+    def is_last_idle(self, needs: Needs) -> Generator[int, None, bool]:
+        """Whether nobody needs the last segment and a new one in its place would free much."""
         last = self._segments.last
-        return (
-            last is not None
-            and last.size_bytes >= ROLL_BYTES_MIN
-            and not self._use(last.base).is_needed(needs)
-        )
+        if last is None or last.size_bytes < ROLL_BYTES_MIN:
+            return False
+        return not (yield from self._use(last.base).is_needed(needs))
 
     def last_ms(self, segment: Segment) -> int:
         """When the segment was last written to (wall time)."""
@@ -266,19 +314,6 @@ class Retention:
             if segment.size_bytes and segment.end <= covered and segment is not holder
         )
 
-    def _trims(self, removed: list[Segment]) -> dict[int, int]:
-        """Lowest readable offset per queue: past every removed segment that no older one keeps."""
-        bases = {segment.base for segment in removed}
-        trims: dict[int, int] = {}
-        kept: set[int] = set()
-        for segment in self._segments:
-            for queue_id, end in self._use(segment.base).ends():
-                if segment.base not in bases:
-                    kept.add(queue_id)
-                elif queue_id not in kept:
-                    trims[queue_id] = max(end, trims.get(queue_id, 0))
-        return trims
-
     def _begin(self, base: int) -> SegmentUse:
         """The first frame was written into this segment; the one before it is full."""
         if self._active is not None:
@@ -297,3 +332,16 @@ class Retention:
         if use is None:
             use = self._uses[base] = SegmentUse(base)
         return use
+
+
+def _is_let_go(use: SegmentUse, needs: Needs, trim: Trim) -> Generator[int, None, bool]:
+    """Let queue after queue let go of a segment; False when one does need it, or a delay does."""
+    if use.delayed > 0:
+        return False
+    for queue_id, end in use.ends():
+        yield 1
+        # Asked and let go in one step: nobody comes to the queue in between.
+        if end > needs(queue_id):
+            return False
+        trim(queue_id, end)
+    return True

@@ -13,7 +13,7 @@ Not here: recovery (``recovery.py``), the thread (``server/turns.py``), cursors 
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -27,6 +27,7 @@ from penstock.log.format import HEAD_BYTES, CursorState
 from penstock.log.index import ENTRY_BYTES, QUEUE_KIND, QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
+from penstock.log.retention import NOTHING_NEEDED, Needs
 from penstock.log.segment import Segment
 from penstock.log.storage import Storage
 from penstock.model.clock import Clock
@@ -287,19 +288,26 @@ class Store:
         return self._snapshots.position
 
     def sweep(
-        self, needs: Mapping[int, int], now_ms: int, shortage_bytes: int = 0
-    ) -> list[Segment]:
+        self, needs: Callable[[int], int | None], now_ms: int, shortage_bytes: int = 0
+    ) -> Generator[int, None, list[Segment]]:
         """Remove segments nobody needs (D11, D12); the commit thread unlinks them.
 
-        ``needs`` maps queue ids to the lowest offset that is still needed; a queue that is not in
-        it needs everything it has. ``now_ms`` is wall time. ``shortage_bytes``: the disk is short
-        of so much, what is kept if there is room goes.
+        ``needs`` gives the lowest offset of a queue that is needed at the moment it is asked; None
+        = everything it has. ``now_ms`` is wall time. ``shortage_bytes``: the disk is short of so
+        much, what is kept if there is room goes. Yields how many queues it looked at; whoever lets
+        turns pass meanwhile loses nothing that is needed, and may leave it at any point.
         """
-        removed = sweep(
-            self._parts, needs, now_ms, self._snapshots.position, shortage_bytes=shortage_bytes
-        )
+        parts, covered = self._parts, self._snapshots.position
+        lowest = lowest_needed(parts, needs)
+        going = yield from parts.retention.sweep(lowest, now_ms, covered, shortage_bytes)
+        removed = yield from parts.retention.let_go(going, lowest, parts.indexes.trim)
+        forget(parts, removed)
         self._commit.remove([segment.path for segment in removed])
         self.counters.segments_removed += len(removed)
+        is_short = shortage_bytes > parts.retention.leaving_bytes
+        if is_short and (yield from parts.retention.is_last_idle(lowest)):
+            with suppress(AppendFailed):  # not even room for a name: the next sweep tries again
+                parts.writer.roll()
         return removed
 
     def close(self, cursors: Sequence[CursorState] = ()) -> None:
@@ -424,28 +432,26 @@ class HotTail:
 # unlinks the files. A crash in between leaves files that the next sweep finds dead again.
 
 
-def sweep(
-    parts: StoreParts,
-    needs: Mapping[int, int],
-    now_ms: int,
-    covered: int,
-    *,
-    shortage_bytes: int,
-) -> list[Segment]:
-    """Forget what may go; ``needs``, ``now_ms`` and ``shortage_bytes`` as in ``Store.sweep``."""
-    lowest = {index.queue_id: index.min_offset for index in parts.indexes.by_id.values()}
-    lowest.update(needs)
+def lowest_needed(parts: StoreParts, needs: Callable[[int], int | None]) -> Needs:
+    """``needs`` for every queue: one that nobody speaks for needs all it has, no queue nothing."""
+    by_id = parts.indexes.by_id
+
+    def lowest(queue_id: int) -> int:
+        index = by_id.get(queue_id)
+        if index is None:
+            return NOTHING_NEEDED
+        need = needs(queue_id)
+        return index.min_offset if need is None else need
+
+    return lowest
+
+
+def forget(parts: StoreParts, removed: list[Segment]) -> None:
+    """These segments go; every queue has let go of them."""
     segments, retention = parts.segments, parts.retention
-    removed, trims = retention.sweep(lowest, now_ms, covered, shortage_bytes)
     for segment in removed:
         if segment is segments.first:  # nothing stored before its end is left
             parts.keys.trim(retention.last_ms(segment))
         parts.reader.forget(segment)
         segments.discard(segment)
         retention.forget(segment)
-    for queue_id, min_offset in trims.items():
-        parts.indexes.trim(queue_id, min_offset)
-    if shortage_bytes > retention.leaving_bytes and retention.is_last_idle(lowest):
-        with suppress(AppendFailed):  # not even room for a name: the next sweep tries again
-            parts.writer.roll()
-    return removed

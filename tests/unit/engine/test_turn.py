@@ -3,9 +3,10 @@
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine import turn
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.topic import TopicPolicy
-from penstock.engine.turn import STALE_DEADLINES_MAX, Deadlines
+from penstock.engine.topic import DirectRoute, TopicPolicy
+from penstock.engine.turn import STALE_DEADLINES_MAX, SWEEP_STEPS_MAX, Deadlines
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.settings.broker import StorageSettings
@@ -114,6 +115,83 @@ def test_segments_go_when_every_cursor_has_passed_them():
     assert 0 < queue.index.min_offset <= 250
     subscription.settle_upto(queue.queue_id, 300)
     assert queue.index.entries(0, 1)[0][1] == queue.index.min_offset
+
+
+class Asked:
+    """Counts the queues that a sweep asks what they need."""
+
+    def __init__(self, monkeypatch):
+        self.queues = 0
+        plain = turn._lowest_needed
+
+        def counted(queue, wall_ms, kept):
+            self.queues += 1
+            return plain(queue, wall_ms, kept)
+
+        monkeypatch.setattr(turn, "_lowest_needed", counted)
+
+
+def many_queues(count):
+    """A segment with a message of each of so many queues, settled, and a later one."""
+    bench = small_segments()
+    topic, channel = bench.topic(queues=count), bench.channel()
+    for queue in topic.queues:
+        bench.publish(channel, DirectRoute(queue), b"x")
+        bench.turns()
+    bench.settle()
+    fill(bench, topic, messages=100)
+    for _ in range(20):
+        bench.clock.advance(100)
+        bench.settle()
+    return bench, topic
+
+
+def sweep_pieces(bench, asked):
+    """Turns at deadlines until a sweep is over; how many queues each of them asked."""
+    pieces = []
+    while not pieces or pieces[-1]:
+        due_ms = bench.engine.next_deadline_ms()
+        bench.clock.advance(max(0, due_ms - bench.clock.monotonic_ms()))
+        before = asked.queues
+        bench.engine.turn()
+        bench.settle()
+        if asked.queues > before or pieces:
+            pieces.append(asked.queues - before)
+    return pieces
+
+
+def test_a_sweep_over_very_many_queues_is_done_in_pieces(monkeypatch):
+    bench, topic = many_queues(2 * SWEEP_STEPS_MAX)
+    asked = Asked(monkeypatch)
+    pieces = sweep_pieces(bench, asked)
+    assert max(pieces) <= SWEEP_STEPS_MAX
+    assert len(pieces) >= 5  # each queue is asked twice: what it needs, and when it lets go
+    assert all(queue.index.min_offset >= 1 for queue in topic.queues[1:])
+
+
+def test_who_subscribes_while_a_sweep_goes_on_keeps_what_it_finds(monkeypatch):
+    bench, topic = many_queues(2 * SWEEP_STEPS_MAX)
+    asked, last = Asked(monkeypatch), topic.queues[-1]
+    while asked.queues < 3 * SWEEP_STEPS_MAX - 10:
+        bench.clock.advance(max(0, bench.engine.next_deadline_ms() - bench.clock.monotonic_ms()))
+        bench.engine.turn()
+        bench.settle()
+    assert (topic.queues[0].index.min_offset > 0, last.index.min_offset) == (True, 0)
+    late = bench.engine.create_subscription(topic.name, "late", SubscriptionOptions())
+    chores(bench)
+    assert last.index.min_offset == 0
+    assert late.low_mark(last.queue_id) == 0
+    assert bench.bodies(topic, len(topic.queues) - 1) == [b"x"]
+    first = topic.queues[0]
+    assert late.low_mark(first.queue_id) >= first.index.min_offset
+
+
+def test_a_broker_with_one_segment_asks_no_queue_what_it_needs(monkeypatch, bench):
+    topic = bench.topic(queues=50)
+    fill(bench, topic, messages=10)
+    asked = Asked(monkeypatch)
+    chores(bench)
+    assert asked.queues == 0
 
 
 def test_a_subscription_that_holds_no_data_keeps_no_segment():

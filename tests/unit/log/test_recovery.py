@@ -213,7 +213,8 @@ def test_offsets_go_on_after_everything_was_removed(make_box, how):
     box.commit()
     box.snapshot()
     box.clock.advance(1000)
-    assert len(box.store.sweep({1: 5}, box.clock.wall_ms())) == 4
+    list(box.store.sweep({1: 5}.get, box.clock.wall_ms()))
+    assert box.store.counters.segments_removed == 4
     box.commit()
     box.snapshot()
     rebuild(box) if how == "rebuild" else getattr(box, how)()

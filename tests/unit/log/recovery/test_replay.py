@@ -84,7 +84,7 @@ class Life:
             index.queue_id: self.rng.randint(index.min_offset, index.next_offset)
             for index in self.box.store.queues()
         }
-        self.box.store.sweep(needs, self.box.clock.wall_ms())
+        list(self.box.store.sweep(needs.get, self.box.clock.wall_ms()))
 
     def kill(self):
         self.box.commit()
