@@ -24,6 +24,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
@@ -48,7 +49,7 @@ from penstock.server.listener import (
 from penstock.server.opening import DataDirectory, lock_directory, open_engine
 from penstock.server.pacing import Pacing
 from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
-from penstock.server.protocols import DeadlineDriver, ProtocolBinding, built_in
+from penstock.server.protocols import DeadlineDriver, HttpPort, ProtocolBinding, built_in
 from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
 from penstock.server.turns import Turns
@@ -57,6 +58,8 @@ from penstock.settings.load import Settings
 from penstock.telemetry.log_format import set_up_logging
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from penstock.server.http.server import HttpServer
 
 logger = logging.getLogger(__name__)
@@ -179,6 +182,9 @@ class Broker:
         self._bind_protocols(is_optional=False)
         if (http_port := listeners.port(HTTP)) is not None:
             self._bind(HTTP, http_port)
+        for each in self._protocols:
+            if each.http is not None:
+                self._bind(each.http.name, each.http.port)
         if self.bulk is not None:
             self._undo.callback(self.bulk.close)
             self.bulk.reserve()
@@ -239,7 +245,10 @@ class Broker:
                     self._listen(each.factory.protocol, pumps.limit, pumps.maker(each.factory))
         self._open_protocols(loop)
         if HTTP in self._sockets:
-            self._serve_http(loop)
+            self._serve_http(HTTP, self._http_app)
+        for each in self._protocols:
+            if each.http is not None:
+                self._serve_http(each.http.name, partial(self._own_http_app, each.http))
         if not self.settings.listeners.is_loopback:
             self._complain(loop)
 
@@ -263,31 +272,38 @@ class Broker:
         if bulk.endpoint:
             self.endpoints[FLIGHT] = bulk.endpoint
 
-    def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
-        limit = self._running.http_limit
-        door = LazyHttpServer(lambda: self._build_http(loop))
-        self._undo.callback(door.stop)
-        self._listen(HTTP, limit, door.protocol)
+    def _serve_http(self, name: str, make_app: Callable[[], Starlette]) -> None:
+        loop = asyncio.get_running_loop()
 
-    def _build_http(self, loop: asyncio.AbstractEventLoop) -> HttpServer:
+        def build() -> HttpServer:
+            from penstock.server.http.server import HttpServer
+
+            request_ms_max = self.settings.listeners.handshake_ms_max
+            return HttpServer(make_app(), loop=loop, request_ms_max=request_ms_max)
+
+        door = LazyHttpServer(build)
+        self._undo.callback(door.stop)
+        self._listen(name, self._running.http_limit, door.protocol)
+
+    def _http_app(self) -> Starlette:
+        """Health, metrics, what operators see and do, and what protocols add."""
         from penstock.server.admin import Administration
         from penstock.server.http.app import make_app
-        from penstock.server.http.server import HttpServer
-        from penstock.server.management.api import ManagementApi
 
         admins = [each.admin() for each in self._protocols if each.admin is not None]
         administration = Administration(self.engine, self.clock, self.wake, admins)
         routes = [
             route
             for each in self._protocols
-            if each.broker is not None
-            for route in ManagementApi(each.broker(), self.wake, self.endpoints).routes()
+            if each.routes is not None
+            for route in each.routes(self.wake, self.endpoints)
         ]
-        return HttpServer(
-            make_app(self._running.view, self.faults, administration, routes),
-            loop=loop,
-            request_ms_max=self.settings.listeners.handshake_ms_max,
-        )
+        return make_app(self._running.view, self.faults, administration, routes)
+
+    def _own_http_app(self, own: HttpPort) -> Starlette:
+        from penstock.server.http.app import make_app
+
+        return make_app(self._running.view, routes=own.routes(self.wake, self.endpoints))
 
     def _listen(self, name: str, limit: ConnectionLimit, maker: MakeProtocol) -> None:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ protocols that are not built yet have settings already; they are simply not in t
 whose connections share something opens it once all ports are known (``open``), before anybody is
 accepted; deadlines of what they share belong to no connection and are driven here. How a wire's
 stored bytes are read and its dead letters are made is given to the engine (D15), also when its
-listener is off.
+listener is off. Its paths on the HTTP port, and a second HTTP port, are a protocol's own, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from penstock.model.record import Wire
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
+    from collections.abc import Sequence
+
+    from starlette.routing import Route
+
     from penstock.server.admin import ProtocolAdmin
     from penstock.server.join import NameServerRegistration
 
@@ -34,6 +37,22 @@ NO_VIP: Final = (
 
 Open = Callable[[Engine, Clock, Mapping[str, str]], Timers]
 """Called with the endpoints of all listeners; what it returns is driven until the broker stops."""
+
+
+MakeRoutes = Callable[[Callable[[], None], Mapping[str, str]], "Sequence[Route]"]
+"""A protocol's HTTP paths, made after ``open`` by the first who asks over HTTP: from what asks for
+a turn of the engine, and the endpoints of all listeners. Each bounds the bodies it reads
+(``http.app.read_body``)."""
+
+
+class HttpPort(NamedTuple):
+    """A second HTTP listener, of one protocol: its paths, health and metrics."""
+
+    name: str
+    """In settings, ready file, logs and metrics: ``pulsar_http``."""
+    port: int
+    """0 = any free one."""
+    routes: MakeRoutes
 
 
 class ProtocolBinding(NamedTuple):
@@ -49,8 +68,10 @@ class ProtocolBinding(NamedTuple):
     """Made after ``open``: tells another process that this broker is here (D20)."""
     admin: Callable[[], ProtocolAdmin] | None = None
     """Made after ``open``: what operators see and do of this protocol's topics and groups."""
-    broker: Callable[[], AmqpBroker] | None = None
-    """Known after ``open``: what RabbitMQ's management API shows."""
+    routes: MakeRoutes | None = None
+    """Its paths on the broker's HTTP port."""
+    http: HttpPort | None = None
+    """An HTTP port of its own beside that."""
 
 
 def fact_readers() -> dict[int, FactsReader]:
@@ -80,7 +101,14 @@ def _amqp(settings: Settings) -> list[ProtocolBinding]:
     from penstock.adapters.amqp.factory import AmqpFactory
 
     factory = AmqpFactory(settings)
-    return [ProtocolBinding(factory, port, open=factory.open, broker=lambda: factory.broker)]
+
+    def management(wake: Callable[[], None], endpoints: Mapping[str, str]) -> Sequence[Route]:
+        # Imported only when somebody asks: a start does not pay for it.
+        from penstock.server.management.api import ManagementApi
+
+        return ManagementApi(factory.broker, wake, endpoints).routes()
+
+    return [ProtocolBinding(factory, port, open=factory.open, routes=management)]
 
 
 def _rocketmq(settings: Settings) -> list[ProtocolBinding]:

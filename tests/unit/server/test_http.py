@@ -5,9 +5,11 @@ import contextlib
 import json
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from penstock.server.faults import Faults
-from penstock.server.http.app import make_app
+from penstock.server.http.app import make_app, read_body
 from penstock.server.http.server import HttpServer
 from penstock.server.listener import MADE_ROOM, ConnectionLimit, Listener, open_sockets
 from penstock.server.view import Readiness
@@ -72,6 +74,21 @@ JSON = ((b"content-type", b"application/json"),)
 def order(app, content, *, headers=JSON, **more):
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     return call(app, "/api/faults", method="POST", body=body, headers=headers, **more)
+
+
+def test_every_route_has_its_own_bound_of_a_body(broker):
+
+    def route(path, bytes_max):
+        async def answer(request):
+            body = await read_body(request, bytes_max)
+            return PlainTextResponse("too large" if body is None else f"{len(body)} bytes")
+
+        return Route(path, answer, methods=["POST"])
+
+    app = make_app(broker, routes=[route("/small", 10), route("/large", 10_000)])
+    body = bytes(5_000)
+    assert call(app, "/small", method="POST", body=body) == (200, b"too large")
+    assert call(app, "/large", method="POST", body=body) == (200, b"5000 bytes")
 
 
 def test_a_broker_that_answers_lives(broker):

@@ -9,6 +9,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from kit.line_protocol import LineFactory
 from penstock.engine.flow_map import FLOW_TOPIC
@@ -23,7 +25,7 @@ from penstock.server.lifecycle import (
     banner_lines,
     print_banner,
 )
-from penstock.server.protocols import ProtocolBinding
+from penstock.server.protocols import HttpPort, ProtocolBinding
 from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -71,12 +73,13 @@ class House:
     """A broker on a directory and its clients."""
 
     def __init__(self, directory, **more):
+        protocols = more.pop("protocols", [ProtocolBinding(LineFactory(), 0)])
         self.settings = Settings(
             broker=BrokerSettings(data=str(directory), faults=True, stop_ms_max=5000),
             flow=more.pop("flow", FlowSettings(disk_free_limit="1KiB")),
             listeners=ListenerSettings(http="0", **more),
         )
-        self.broker = Broker(self.settings, protocols=[ProtocolBinding(LineFactory(), 0)])
+        self.broker = Broker(self.settings, protocols=protocols)
         self.clients = []
 
     async def connect(self):
@@ -89,8 +92,8 @@ class House:
             await client.close()
         await self.broker.stop()
 
-    async def get(self, path):
-        host, port = self.broker.endpoints["http"].rsplit(":", 1)
+    async def get(self, path, listener="http"):
+        host, port = self.broker.endpoints[listener].rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
             f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
@@ -119,6 +122,60 @@ def in_house(tmp_path):
         return asyncio.run(play())
 
     return run
+
+
+def speaking(path, made=None):
+    """What makes the route of a protocol: it says which listeners there are."""
+
+    def make(wake, endpoints):
+        async def answer(_request):
+            wake()
+            return PlainTextResponse(" ".join(sorted(endpoints)))
+
+        if made is not None:
+            made.append(path)
+        return [Route(path, answer)]
+
+    return make
+
+
+def test_a_protocol_brings_its_own_http_paths_and_a_port_of_its_own(in_house):
+    made = []
+    binding = ProtocolBinding(
+        LineFactory(),
+        0,
+        routes=speaking("/api/lines", made),
+        http=HttpPort("line_http", 0, speaking("/admin/lines", made)),
+    )
+
+    async def scene(house):
+        assert made == [], "nobody asked yet"
+        ways = [("/api/lines", "http"), ("/admin/lines", "line_http")]
+        served = [await house.get(path, listener) for path, listener in ways]
+        others = [
+            ("/admin/lines", "http"),
+            ("/api/lines", "line_http"),
+            ("/api/topics", "line_http"),
+        ]
+        return (
+            served,
+            [await house.get(*each) for each in others],
+            await house.get("/readyz", "line_http"),
+        )
+
+    served, missing, health = in_house(scene, protocols=[binding])
+    assert [answer.splitlines()[-1] for answer in served] == ["http line line_http"] * 2
+    assert all(answer.startswith("HTTP/1.1 404") for answer in missing)
+    assert health.startswith("HTTP/1.1 200")
+
+
+def test_a_protocols_http_port_that_is_taken_stops_the_start(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        http = HttpPort("line_http", port, speaking("/admin/lines"))
+        house = House(tmp_path / "data", protocols=[ProtocolBinding(LineFactory(), 0, http=http)])
+        with pytest.raises(StartRefused, match="line_http"):
+            asyncio.run(house.broker.start())
 
 
 def test_a_publish_is_confirmed_and_delivered(in_house):

@@ -20,6 +20,7 @@ def test_amqp_listens_on_its_port():
     (amqp,) = [each for each in built_in(Settings()) if each.factory.protocol == "amqp"]
     assert amqp.port == 5672
     assert amqp.open is not None
+    assert amqp.routes is not None, "RabbitMQ's management API"
 
 
 @pytest.mark.parametrize(

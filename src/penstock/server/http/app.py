@@ -53,9 +53,9 @@ def make_app(
     broker: BrokerView,
     faults: Faults | None = None,
     administration: Administration | None = None,
-    management: Sequence[Route] = (),
+    routes: Sequence[Route] = (),
 ) -> Starlette:
-    """The application for one broker."""
+    """The application for one broker; ``routes`` are its protocols' own."""
 
     async def livez(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -74,20 +74,19 @@ def make_app(
     async def flow(_request: Request) -> Response:
         return Json(broker.flow_page())
 
-    routes = [
+    found = [
         Route("/livez", livez),
         Route("/readyz", readyz),
         Route("/metrics", metrics),
         Route("/api/flow", flow),
     ]
     if administration is not None:
-        routes += AdminApi(administration).routes()
-        routes += credit_routes(administration)
+        found += AdminApi(administration).routes()
+        found += credit_routes(administration)
     if faults is not None:
-        routes += fault_routes(faults)
-    routes += management
+        found += fault_routes(faults)
     return Starlette(
-        routes=routes,
+        routes=[*found, *routes],
         exception_handlers={404: _not_found},
         middleware=[Middleware(RequestCheck)],
     )
@@ -522,17 +521,27 @@ def refusal(request: Request, what: str) -> Response | None:
     return None
 
 
+async def read_body(request: Request, bytes_max: int) -> bytes | None:
+    """The body of a request as far as a route takes it; None when it is larger."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > bytes_max:
+            return None
+    return b"".join(chunks)
+
+
 async def json_body(request: Request, what: str) -> bytes | Response:
     """The body of a change, or the answer that refuses it."""
     if (refused := refusal(request, what)) is not None:
         return refused
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return problem(415, "send the order as application/json")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            return problem(413, f"an order has at most {BODY_BYTES_MAX} bytes")
+    body = await read_body(request, BODY_BYTES_MAX)
+    if body is None:
+        return problem(413, f"an order has at most {BODY_BYTES_MAX} bytes")
     return body
 
 

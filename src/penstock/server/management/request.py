@@ -27,6 +27,7 @@ from penstock.adapters.amqp.management.operator_service import OperatorService
 from penstock.adapters.amqp.users import is_loopback
 from penstock.engine.spark.topic_search import PatternTooLong, checked_pattern, ways
 from penstock.model.names import NAME_BYTES_MAX
+from penstock.server.http.app import read_body
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
@@ -77,14 +78,10 @@ class ApiRequest:
 
     async def raw_body(self) -> bytes:
         """The JSON body as it came; an empty one means nothing is said."""
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in self._request.stream():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > BODY_BYTES_MAX:
-                raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
-        return b"".join(chunks) or b"{}"
+        body = await read_body(self._request, BODY_BYTES_MAX)
+        if body is None:
+            raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
+        return body or b"{}"
 
     def is_set(self, name: str) -> bool:
         """True when a query parameter says so."""
