@@ -18,6 +18,7 @@ from penstock.adapters.amqp.factory import open_broker
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.adapters.contract import Peer
 from penstock.engine.broker import Engine
+from penstock.engine.ports import FactsReader
 from penstock.engine.topic import Topic
 from penstock.log.store import Store
 from penstock.model.ids import ConnectionId
@@ -68,10 +69,17 @@ class Heard(msgspec.Struct):
 class AmqpBench(Workbench):
     """An engine on a simulated disk with an AMQP house on top."""
 
-    def __init__(self, settings: Settings | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        seed: int = 0,
+        facts: dict[int, FactsReader] | None = None,
+    ) -> None:
+        """``facts``: readers beside those that every broker has."""
         self.broker: AmqpBroker
         self._peers = 0
-        super().__init__(settings, seed=seed)
+        super().__init__(settings, seed=seed, facts=fact_readers() | (facts or {}))
 
     def _open(self) -> None:
         self.store, recovered = Store.open(
@@ -82,7 +90,7 @@ class AmqpBench(Workbench):
             recovered,
             self.clock,
             self.settings,
-            facts=fact_readers(),
+            facts=self._facts,
             dead_letter_formats=dead_letter_formats(),
         )
         self.broker = open_broker(self.engine, self.clock, self.settings)

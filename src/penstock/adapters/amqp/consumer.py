@@ -374,8 +374,13 @@ class AttachedConsumer:
         if record.shape.wire != _AMQP:
             context = self.channel.context
             bytes_max = context.all_settings.topics.message_bytes_max
-            reader = context.engine.facts.get(record.wire)
-            record = as_amqp(record, self.queue.name, reader=reader, bytes_max=bytes_max)
+            record = as_amqp(
+                record,
+                self.queue.name,
+                reader=context.engine.facts.get(record.wire),
+                bytes_max=bytes_max,
+                unopened=context.engine.batches.why_unopened(record),
+            )
         if delivery.attempts and self.is_counted:
             record = with_attempts(record, delivery.attempts)
         return record

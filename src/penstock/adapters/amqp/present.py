@@ -5,6 +5,9 @@
     message id   message-id                                attempts    header x-delivery-count
     properties   headers, as text; ``amqp.content_type`` and its like become that basic property
 
+One message of a batch is shown as any other; a batch that cannot be opened is one message with the
+header ``penstock.unopened``, which says why (``engine/batch.py``).
+
 The body is the one its producer's user saw: inflated if that producer compressed it. What AMQP
 cannot say (a short string above 255 bytes) is a header with its full name, or left out; never an
 error: a reader must get past every message. ``user-id`` is vouched for by a broker that saw the
@@ -21,6 +24,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
+from penstock.engine.batch import UNOPENED
 from penstock.model.record import Facts, Record, Wire
 from penstock.wire.amqp.codes import SHORT_BYTES_MAX, AmqpError
 from penstock.wire.amqp.origin import ATTEMPTS, PREFIX, PublishHead, publish_record
@@ -61,8 +65,13 @@ class FactsReader(Protocol):
         ...
 
 
-def as_amqp(record: Record, queue: str, *, reader: object, bytes_max: int) -> Record:
-    """The record as a consumer of ``queue`` shall see it; ``reader`` is its wire's."""
+def as_amqp(
+    record: Record, queue: str, *, reader: object, bytes_max: int, unopened: str = ""
+) -> Record:
+    """The record as a consumer of ``queue`` shall see it; ``reader`` is its wire's.
+
+    ``unopened``: why it is a whole batch, if it is one.
+    """
     body = record.body
     if isinstance(reader, FactsReader) and record.wire != Wire.NEUTRAL:
         facts = reader.facts(record)
@@ -72,6 +81,8 @@ def as_amqp(record: Record, queue: str, *, reader: object, bytes_max: int) -> Re
             body = record.body  # cannot be inflated: better as it is than not at all
     else:
         facts = plain_facts(record)
+    if unopened:
+        facts.properties = {**facts.properties, UNOPENED: unopened}
     properties = encode_properties(properties_of(facts, record))
     return publish_record(_head(queue), properties, body, facts.born_ms or record.store_ms)
 

@@ -10,6 +10,9 @@ Records of other protocols are made into messages of this one (D16):
     message id  UNIQ_KEY (else made from the position)           attempts   reconsumeTimes
     tag         TAGS                                             the rest   user properties
 
+One message of a batch is shown as any other, at its own offset and commitLogOffset; a batch that
+cannot be opened is one message with the property ``penstock.unopened``, which says why.
+
 Their body is the one the producer sent, inflated if that producer compressed it. What RocketMQ
 cannot say (separators in a property, more than 32767 bytes of them) is left out, never an error: a
 reader must get past every message.
@@ -26,6 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from penstock.adapters.rocketmq.naming import wire_name
+from penstock.engine.batch import UNOPENED
 from penstock.engine.host import IndexEntry
 from penstock.engine.ports import Death
 from penstock.engine.topic import Queue
@@ -92,10 +96,19 @@ def _present_released(queue: Queue, record: Record, offset: int) -> bytes:
     return placed(origin, queue.number, offset, record.position)
 
 
+def place_of(queue: Queue, record: Record, offset: int) -> IndexEntry:
+    """The index entry of what was delivered from an offset: of a batch, that of its message."""
+    entry = queue.index.entries(offset, 1)[0]
+    if entry[5] == 1 or record.messages > 1:
+        return entry
+    return (record.position, offset, *entry[2:5], 1, *entry[6:])
+
+
 def present_at(broker: RocketmqBroker, position: int) -> bytes | None:
     """The message that a commitLogOffset names, as its queue shows it; None = not there.
 
-    Of a record with several targets each has a commitLogOffset of its own (D4).
+    Of a record with several targets each has a commitLogOffset of its own, and so has each message
+    of a batch (D4).
     """
     located = broker.engine.locate(position)
     if located is None or not located.targets or located.record.kind != RecordKind.MESSAGE:
@@ -105,6 +118,12 @@ def present_at(broker: RocketmqBroker, position: int) -> bytes | None:
         return None  # inside the record, but the number of nothing in it
     if record.wire == _ROCKETMQ:
         return record.origin
+    opened = broker.engine.batches.open(record) if record.messages > 1 else None
+    if opened is not None:
+        queue_id, offset = targets[0]
+        queue = broker.engine.queue(queue_id)
+        entry = (position, int(offset) + number, 0, record.store_ms, 0, 1, 0, 0)
+        return _present_entry(broker, queue, opened[number], entry)[0] if queue else None
     target = number if len(targets) > 1 else 0
     queue_id, offset = targets[target]
     queue = broker.engine.queue(queue_id)
@@ -184,6 +203,8 @@ def present_foreign(
     """The message as a queue of ``topic`` (RocketMQ's spelling) shows it."""
     reader = _reader_of(broker, record)
     facts = reader.facts(record)
+    if unopened := broker.engine.batches.why_unopened(record):
+        facts.properties = {**facts.properties, UNOPENED: unopened}
     try:
         body = reader.body(record, broker.all_settings.topics.message_bytes_max)
     except ValueError:

@@ -127,8 +127,8 @@ class OperatorService:
             return record
         engine = self._broker.engine
         bytes_max = self._broker.all_settings.topics.message_bytes_max
-        reader = engine.facts.get(record.wire)
-        return as_amqp(record, queue.name, reader=reader, bytes_max=bytes_max)
+        reader, unopened = engine.facts.get(record.wire), engine.batches.why_unopened(record)
+        return as_amqp(record, queue.name, reader=reader, bytes_max=bytes_max, unopened=unopened)
 
     def _open(self) -> Channel:
         if self._channel is None:

@@ -115,10 +115,10 @@ class ExchangeDeadLetterRouter:
         return ((letter, queues),) if queues else ()
 
     def _translated(self, record: Record) -> Record:
-        context = self._context
-        bytes_max = context.all_settings.topics.message_bytes_max
-        reader = context.engine.facts.get(record.wire)
-        return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max)
+        engine = self._context.engine
+        bytes_max = self._context.all_settings.topics.message_bytes_max
+        reader, unopened = engine.facts.get(record.wire), engine.batches.why_unopened(record)
+        return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max, unopened=unopened)
 
 
 def dead_letter_router_of(

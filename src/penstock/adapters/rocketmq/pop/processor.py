@@ -27,7 +27,7 @@ from penstock.adapters.rocketmq.pop.service import (
     PopStatistics,
     PopSubscription,
 )
-from penstock.adapters.rocketmq.present import present
+from penstock.adapters.rocketmq.present import place_of, present
 from penstock.adapters.rocketmq.pull import PullChecks
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
 from penstock.engine.pull import Pull, PullStatus
@@ -328,8 +328,10 @@ def _entries(queue: Queue, deliveries: list[Delivery]) -> list[IndexEntry]:
     """The index entries of deliveries, which ascend; one look when there are no gaps."""
     first, last = deliveries[0].offset, deliveries[-1].offset
     if last - first + 1 == len(deliveries):
-        return queue.index.entries(first, len(deliveries))
-    return [queue.index.entries(delivery.offset, 1)[0] for delivery in deliveries]
+        found = queue.index.entries(first, len(deliveries))
+        if found[0][1] == first and found[-1][1] == last and found[-1][5] == 1:
+            return found
+    return [place_of(queue, delivery.record, delivery.offset) for delivery in deliveries]
 
 
 class PopTarget(NamedTuple):

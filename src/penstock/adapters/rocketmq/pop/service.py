@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
-from penstock.adapters.rocketmq.present import present
+from penstock.adapters.rocketmq.present import place_of, present
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Unlimited
@@ -302,7 +302,14 @@ class PopSubscription:
         return 0 if held is None else held.tag >> _REVIVE_BITS
 
     def settle(self, queue: Queue, offsets: list[int]) -> int:
-        return self.subscription.settle(queue.queue_id, offsets)
+        """These are acknowledged; a batch that cannot be opened has one receipt for all of it."""
+        queue_id = queue.queue_id
+        settled = self.subscription.settle(queue_id, offsets)
+        for offset in offsets:
+            rest = self.subscription.in_flight(queue_id, offset)
+            if rest is not None:
+                self.subscription.settle_ranges(queue_id, [(offset, offset + rest.span)])
+        return settled
 
     def extend(self, queue: Queue, offset: int, *, deadline_ms: int, tag: int) -> None:
         """Another time, another receipt."""
@@ -541,7 +548,7 @@ class PopReviveService:
         def rewrite(
             record: Record, unsettled: list[int], attempts: int
         ) -> list[tuple[Record, Queue]]:
-            entry = queue.index.entries(unsettled[0], 1)[0]
+            entry = place_of(queue, record, unsettled[0])
             try:
                 return [
                     (_retried(data, target, popped_ms[entry[1]], attempts + 1), target)
