@@ -18,6 +18,7 @@ from penstock.engine.subscription.consumer import Consumer, ConsumerKeywords, De
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
 from penstock.flow.demand import Demand, Unlimited
+from penstock.flow.rate import DispatchLimit
 from penstock.log.format import entry_flags
 from penstock.model.ids import LogPosition, QueueId
 from penstock.model.record import Record, Wire, neutral_record, tag_hash
@@ -40,6 +41,7 @@ class MemoryTopic:
     """A topic that is only its policy."""
 
     policy: MemoryPolicy = field(default_factory=MemoryPolicy)
+    dispatch_limit: DispatchLimit | None = None
 
 
 class MemoryIndex:

@@ -18,6 +18,7 @@ import msgspec
 from penstock.engine.batch import Batches
 from penstock.engine.filter.filters import Filter
 from penstock.flow.budgets import UnsentPool
+from penstock.flow.rate import DispatchLimit, DispatchRate
 from penstock.log.delayed import DelayedSpill, SpillNote
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, SubscriptionId
@@ -84,6 +85,11 @@ class QueueTopic(Protocol):
 
     @property
     def policy(self) -> QueuePolicy: ...
+
+    @property
+    def dispatch_limit(self) -> DispatchLimit | None:
+        """What all its subscriptions together may hand out; None = no such rule (F8)."""
+        ...
 
 
 class SubscribedQueue(Protocol):
@@ -502,6 +508,9 @@ class SubscriptionOptions(msgspec.Struct, frozen=True):
     unacked_max: int | None = None
     """Messages all its consumers together may have in flight (F13); 0 = no limit, None = as
     ``flow.unacked_subscription_max`` says. A restart forgets it: whoever sets it does so again."""
+    dispatch_rate: DispatchRate | None = None
+    """How much it hands out in a period (F8), beside its topic's rate; None = no such rule. A
+    restart forgets it, too."""
     filter: Filter | None = None
     """What it does not want is settled unseen."""
     whole_batches: bool = False

@@ -318,6 +318,7 @@ class Registry:
             self.unused.add(topic, self._chain.now_ms)
         else:
             self.unused.remove(topic)
+        topic.limit_dispatch(self._chain.now_ms)
         is_limited = needs_limits(topic)
         topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
         if topic.limits is not None and topic.limits.evicts:

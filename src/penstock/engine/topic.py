@@ -20,7 +20,7 @@ from penstock.engine.ports import DeadLetterRouter, Route
 from penstock.engine.publish_batch import Inbox
 from penstock.flow.credit import Credit, Stage
 from penstock.flow.quota import BacklogQuota, QuotaDecision, QuotaPolicy
-from penstock.flow.rate import RateLimit
+from penstock.flow.rate import DispatchLimit, DispatchRate, RateLimit
 from penstock.flow.reason import Reason
 from penstock.log.index import QueueIndex
 from penstock.model.ids import QueueId, TopicId
@@ -80,6 +80,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     than the limit, as RabbitMQ's quorum queues count. What came back uncounted does not count."""
     publish_messages_per_s: int = 0
     publish_bytes_per_s: int = 0
+    dispatch_rate: DispatchRate = DispatchRate()
+    """What its subscriptions together hand out (F8)."""
     quota_bytes_max: int = 0
     """Backlog of the slowest subscription that holds data (F8)."""
     quota_age_ms_max: int = 0
@@ -107,6 +109,7 @@ class Topic:
 
     __slots__ = (
         "dead_letter_router",
+        "dispatch_limit",
         "is_deleted",
         "is_deleting",
         "is_durable",
@@ -132,6 +135,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
+        self.dispatch_limit: DispatchLimit | None = None
+        """What is left of its dispatch rate; None = it has none."""
         self.dead_letter_router: DeadLetterRouter[Queue] | None = None
         """How its protocol routes dead letters; None = as the policy says."""
         self.last_used_ms = 0
@@ -146,6 +151,21 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.topic_id} queues={len(self.queues)}>"
+
+    def limit_dispatch(self, now_ms: int) -> None:
+        """The policy may have another dispatch rate: who waits for the old one is woken."""
+        rate = self.policy.dispatch_rate
+        limit = self.dispatch_limit
+        if (limit.rate if limit is not None else DispatchRate()) == rate:
+            return
+        if not rate.is_set:
+            self.dispatch_limit = None
+        elif limit is not None:
+            limit.resize(rate, now_ms)
+        else:
+            self.dispatch_limit = DispatchLimit(rate, now_ms)
+        for subscription in self.subscriptions.values():
+            subscription.wake()
 
     def touch(self, now_ms: int) -> None:
         """Somebody used it (declared, read, consumed): ``expires_ms`` counts from now."""

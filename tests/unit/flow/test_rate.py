@@ -4,7 +4,7 @@ import pytest
 
 from penstock.flow.demand import UNLIMITED
 from penstock.flow.quota import BacklogQuota, QuotaDecision, QuotaPolicy
-from penstock.flow.rate import RateLimit, TokenBucket
+from penstock.flow.rate import DispatchLimit, DispatchRate, RateLimit, TokenBucket
 
 
 def test_a_bucket_gives_its_burst_at_once_and_then_its_rate():
@@ -105,3 +105,48 @@ def test_a_quota_explains_itself_and_evicts_to_ninety_percent():
         "backlog of topic 'orders' holds 1000 bytes, quota 1000 (evict)"
     )
     assert "300 ms old, quota 200 ms" in quota.explain("orders", 10, 300)
+
+
+def test_a_bucket_may_have_another_period_and_another_one_later():
+    bucket = TokenBucket(3, period_ms=60_000)
+    assert bucket.take(3, 0)
+    assert bucket.wait_ms(1, 0) == 20_000
+    assert bucket.available(40_000) == 2
+    bucket.resize(10, 0, 40_000, period_ms=1_000)
+    assert bucket.available(40_000) == 2
+    assert bucket.available(40_100) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"messages": -1}, {"size_bytes": -1}, {"period_ms": 0}, {"period_ms": 1 << 40}]
+)
+def test_a_dispatch_rate_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValueError, match="dispatch rate"):
+        DispatchRate(**wrong)
+
+
+def test_who_waits_for_a_dispatch_rate_stands_in_line():
+    limit = DispatchLimit(DispatchRate(messages=10), 0)
+    limit.spend(10, 10, 0, 0)
+    for who in "abc":
+        assert limit.share(who, 0) == (0, 0)
+        limit.stand_in_line(who, was_served=False)
+    assert [limit.share(who, 100)[0] for who in "abc"] == [1, 0, 0]
+    limit.spend(1, 1, 0, 100)
+    limit.stand_in_line("a", was_served=True)
+    assert [limit.share(who, 200)[0] for who in "abc"] == [0, 1, 0]
+    assert [limit.share(who, 800)[0] for who in "abc"] == [2, 2, 2]
+    limit.leave_line("b")
+    limit.leave_line("c")
+    assert limit.share("a", 800)[0] == 7
+    assert limit.wait_ms(800) == 0
+
+
+def test_a_batch_is_one_where_entries_are_counted():
+    by_entry = DispatchLimit(DispatchRate(messages=10, counts_entries=True), 0)
+    by_entry.spend(1, 100, 0, 0)
+    assert by_entry.share("a", 0)[0] == 9
+    by_message = DispatchLimit(DispatchRate(messages=10), 0)
+    by_message.spend(1, 100, 0, 0)
+    assert by_message.share("a", 0) == (0, 0)
+    assert by_message.wait_ms(0) == 9_100

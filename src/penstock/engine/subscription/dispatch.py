@@ -28,6 +28,8 @@ from penstock.engine.subscription.dispatchers import KeyShared
 from penstock.engine.subscription.pick import Picked, Picker
 from penstock.engine.subscription.settle import Settler
 from penstock.flow.demand import UNLIMITED
+from penstock.flow.rate import DispatchLimit, DispatchRate
+from penstock.model.clock import Clock
 from penstock.model.settlement import Cause
 
 BLOCK_MIN: Final = 16
@@ -36,6 +38,107 @@ as even, and what it settles together stays one range."""
 
 Outbox = dict[Consumer, list[Delivery]]
 """What a round hands over: one list per consumer."""
+
+
+class DispatchThrottle:
+    """What a subscription's rounds may hand over by dispatch rates: its own and its topic's (F8).
+
+    Everything that a round hands over waits for them, also what comes again. What is taken by hand
+    or popped never waits, but counts.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_limits",
+        "_messages",
+        "_size",
+        "_was_served",
+        "_who",
+        "is_set",
+        "is_spent",
+        "next_ms",
+        "own",
+    )
+
+    def __init__(self, clock: Clock, rate: DispatchRate | None) -> None:
+        self._clock = clock
+        self._who = object()
+        self.own: DispatchLimit | None = None
+        self._limits: list[DispatchLimit] = []
+        self._messages = self._size = 0
+        self._was_served = False
+        self.is_set = False
+        self.is_spent = False
+        """True while messages wait for a rate."""
+        self.next_ms = 0
+        """Then: when the next round is worth while."""
+        if rate is not None:
+            self.resize(rate)
+
+    def resize(self, rate: DispatchRate) -> None:
+        """Another rate of its own, from now on."""
+        if not rate.is_set:
+            self.own = None
+        elif self.own is not None:
+            self.own.resize(rate, self._clock.monotonic_ms())
+        else:
+            self.own = DispatchLimit(rate, self._clock.monotonic_ms())
+
+    def begin(self, of_topic: DispatchLimit | None) -> None:
+        """A round begins."""
+        if of_topic is None and self.own is None and not self.is_set:
+            return
+        for limit in self._limits:
+            if limit is not self.own and limit is not of_topic:
+                limit.leave_line(self._who)
+        self._limits = [limit for limit in (self.own, of_topic) if limit is not None]
+        self.is_set, self.is_spent = bool(self._limits), False
+        self._was_served = False
+        if self.is_set:
+            now_ms = self._clock.monotonic_ms()
+            shares = [limit.share(self._who, now_ms) for limit in self._limits]
+            self._messages = min(messages for messages, _ in shares)
+            self._size = min(size for _, size in shares)
+
+    def cut(self, messages: int, size: int) -> tuple[int, int]:
+        """No more than what is left for this round; somebody would take so much."""
+        if not self.is_set or messages <= 0:
+            return messages, size
+        if self._messages <= 0 or self._size <= 0:
+            self.is_spent = True
+            return 0, 0
+        return min(messages, self._messages), min(size, self._size)
+
+    def spend(self, entries: int, messages: int, size: int) -> None:
+        """So much was handed over."""
+        now_ms = self._clock.monotonic_ms()
+        self._was_served = True
+        self._size -= size
+        # Where one of them counts entries this is the fewer of both, and the next round has more.
+        is_by_entries = all(limit.rate.counts_entries for limit in self._limits)
+        self._messages -= entries if is_by_entries else messages
+        for limit in self._limits:
+            limit.spend(entries, messages, size, now_ms)
+
+    def end(self) -> None:
+        """The round is over."""
+        if not self.is_set:
+            return
+        now_ms = self._clock.monotonic_ms()
+        for limit in self._limits:
+            if self.is_spent:
+                limit.stand_in_line(self._who, was_served=self._was_served)
+            else:
+                limit.leave_line(self._who)
+        if self.is_spent:
+            wait_ms = max(limit.wait_ms(now_ms) for limit in self._limits)
+            # Its part may be used up, or others be first, while there are some left.
+            self.next_ms = now_ms + max(1, wait_ms)
+
+    def close(self) -> None:
+        """The subscription is gone."""
+        self.own = None
+        self.begin(None)
 
 
 class DeliveryPipeline:
@@ -53,6 +156,7 @@ class DeliveryPipeline:
         "_picker",
         "_settler",
         "redelivered_messages",
+        "throttle",
     )
 
     def __init__(
@@ -69,6 +173,8 @@ class DeliveryPipeline:
         self._picker = picker
         self._settler = settler
         self.redelivered_messages = 0
+        self.throttle = DispatchThrottle(host.clock, options.dispatch_rate)
+        """What dispatch rates leave to a round."""
 
     def serve(self, cursor: QueueCursor, messages_max: int, outbox: Outbox) -> int:
         """One queue's round, until demand, messages or the budget run out; returns what moved."""
@@ -79,6 +185,7 @@ class DeliveryPipeline:
             return self._serve_keys(cursor, dispatcher, messages_max, outbox)
         moved = 0
         end = cursor.end
+        cut = self.throttle.cut
         while moved < messages_max and (cursor.next_offset < end or cursor.redelivery.ready):
             consumers = dispatcher.consumers
             # Who is alone need not be searched for: what is available to it says it all.
@@ -88,6 +195,7 @@ class DeliveryPipeline:
                 break
             budget = DispatchBudget(receivers) if len(receivers) > 1 else None
             messages, size = receivers[0].available() if budget is None else budget.total()
+            messages, size = cut(messages, size)
             if not messages:
                 break
             picked = self._pick(cursor, min(messages, messages_max - moved), size)
@@ -161,9 +269,10 @@ class DeliveryPipeline:
             wanted = min(sum(available.values()), messages_max - moved)
             if not cursor.redelivery.ready:
                 wanted = min(wanted, keys.look_ahead_left)
+            wanted, size = self.throttle.cut(wanted, UNLIMITED)
             if wanted <= 0:
                 break
-            picked = self._pick(cursor, wanted, UNLIMITED)
+            picked = self._pick(cursor, wanted, size)
             if not picked.moved:
                 break
             moved += picked.moved
@@ -189,6 +298,7 @@ class DeliveryPipeline:
     ) -> int:
         messages, size = consumer.available()
         messages = min(messages, messages_max)
+        messages, size = self.throttle.cut(messages, size)
         parked = keys.take_parked(consumer, messages)
         picked = self._picker.pick_at(cursor, [offset for offset, _ in parked], messages, size)
         slots = dict(parked)
@@ -243,6 +353,8 @@ class DeliveryPipeline:
             again = sum(delivery.messages for delivery in deliveries if delivery.is_redelivered)
             self.redelivered_messages += again
             consumer.redelivered_messages += again
+        if self.throttle.is_set:
+            self.throttle.spend(len(deliveries), messages, size)
         cursor.mark_delivered(cursor.next_offset)
         consumer.taken(messages, size)
         if not consumer.is_auto_settled:

@@ -57,6 +57,7 @@ from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, Permits, Withheld
 from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
+from penstock.flow.rate import DispatchRate
 from penstock.flow.reason import Reason
 from penstock.log.format import CursorState
 from penstock.model.errors import NotFound
@@ -292,6 +293,7 @@ class Subscription:
         for cursor in self._cursors:
             cursor.redelivery.clear()
         self._host.delayed_budget.forget(self)
+        self._pipeline.throttle.close()
 
     # The engine's turn
 
@@ -313,6 +315,10 @@ class Subscription:
         if cursor.head_deadline_ms != before_ms:
             self._host.wake(self)
 
+    def wake(self) -> None:
+        """Something around it changed: its next round is soon."""
+        self._host.wake(self)
+
     def ttl_changed(self) -> None:
         """Messages live longer or shorter from now on: those at the head are looked at again."""
         for cursor in self._cursors:
@@ -329,6 +335,8 @@ class Subscription:
             return 0
         is_rejecting = self._settler.reject_backlog.turn()
         cursors = self._cursors
+        throttle = self._pipeline.throttle
+        throttle.begin(cursors[0].queue.topic.dispatch_limit)
         outbox: Outbox = {}
         if is_rejecting or self.is_deleting:
             moved = 0  # nothing new before the rejected are dead letters: they would pile up
@@ -339,6 +347,7 @@ class Subscription:
         # Through: whatever is left now is left because nobody may take it, not because the budget
         # of this turn ended. Only then have all offsets below the end been offered.
         is_through = moved < messages_max and not is_rejecting
+        throttle.end()
         is_ready = is_unsaved = False
         for cursor in cursors:
             end = cursor.end
@@ -381,6 +390,9 @@ class Subscription:
     def due(self, now_ms: int) -> None:
         """Monotonic time has come this far: what waits for its time is dealt with."""
         left = TIMED_OUT_MAX
+        throttle = self._pipeline.throttle
+        if throttle.is_spent and throttle.next_ms <= now_ms:
+            throttle.is_spent = False  # until the round that is asked for below finds it so
         for cursor in self._cursors:
             if cursor.dispatcher.takeover_at_ms:
                 self.consumer_set.take_over(cursor, now_ms)
@@ -397,7 +409,8 @@ class Subscription:
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
-        soonest_ms: int | None = None
+        throttle = self._pipeline.throttle
+        soonest_ms = throttle.next_ms if throttle.is_spent else None
         for cursor in self._cursors:
             at_ms = cursor.next_deadline_ms()
             if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
@@ -541,6 +554,11 @@ class Subscription:
         consumer.resume()
         self._changed()
         return moved
+
+    def limit_dispatch(self, rate: DispatchRate) -> None:
+        """Another dispatch rate of its own (F8), which counts at once; all 0 = none."""
+        self._pipeline.throttle.resize(rate)
+        self._host.wake(self)
 
     def limit_unacked(self, messages_max: int) -> None:
         """Another limit for what all its consumers have in flight (F13); 0 = none."""
@@ -706,7 +724,9 @@ class Subscription:
         if not cursor.has_ready:
             has_parked = cursor.dispatcher.has_parked(consumer)
             return None if has_parked else Withheld.NOTHING_READY
-        # What comes back goes out at any rate and below any limit; a dispatch rate belongs here.
+        if self._pipeline.throttle.is_spent:
+            return Withheld.RATE
+        # What comes back goes out below any limit.
         if redelivery.ready:
             return None
         if self._settler.inflight.is_blocked:
@@ -750,7 +770,7 @@ class Subscription:
 
     def available_messages(self) -> int:
         """Messages its consumers would take at once, as far as one round looks."""
-        if self._settler.inflight.is_blocked:
+        if self._settler.inflight.is_blocked or self._pipeline.throttle.is_spent:
             return 0
         receivers = self._cursors[0].dispatcher.receivers()
         return sum(consumer.available_messages() for consumer in receivers)
