@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.amqp.definitions import exported
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import (
     Definitions,
-    export_definitions,
     import_definitions,
 )
 from penstock.settings.broker import TopicSettings
@@ -86,11 +86,11 @@ TIGHT = Settings(
 
 def attempted(bench: AmqpBench, document: dict[str, Any]) -> bool:
     """Import it; True when it was taken, and in any case nothing between all and nothing."""
-    before, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
+    before, sequence = exported(bench.broker), bench.store.definitions.sequence
     try:
         list(import_definitions(bench.broker, msgspec.convert(document, Definitions)))
     except ValueError:
-        assert export_definitions(bench.broker) == before
+        assert exported(bench.broker) == before
         assert bench.store.definitions.sequence == sequence
         return False
     return True
@@ -105,10 +105,10 @@ def test_an_import_is_all_or_nothing_and_the_same_again_changes_nothing(
     for document in documents:
         if attempted(bench, document):
             bench.settle()
-            whole, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
+            whole, sequence = exported(bench.broker), bench.store.definitions.sequence
             assert attempted(bench, document)
             assert attempted(bench, whole | {"users": []})
-            assert export_definitions(bench.broker) == whole
+            assert exported(bench.broker) == whole
             assert bench.store.definitions.sequence == sequence
 
 
@@ -122,13 +122,9 @@ def test_a_crash_leaves_all_that_is_durable_or_nothing(
         return
     if is_settled:
         bench.settle()
-    expected = (
-        lasting(export_definitions(bench.broker))
-        if is_settled
-        else lasting(export_definitions(bench.broker), 0)
-    )
+    expected = lasting(exported(bench.broker)) if is_settled else lasting(exported(bench.broker), 0)
     bench.cut_power()
-    assert lasting(export_definitions(bench.broker)) == expected
+    assert lasting(exported(bench.broker)) == expected
 
 
 def lasting(document: dict[str, Any], count: int | None = None) -> dict[str, list[Any]]:

@@ -88,8 +88,13 @@ class _Operator:
 OPERATOR: Final = _Operator()
 
 
-def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> dict[str, Any]:
-    """Everything, or what one vhost has (then nothing says which)."""
+def export_definitions(
+    broker: AmqpBroker, vhost: VirtualHost | None = None
+) -> Generator[int, None, dict[str, Any]]:
+    """Everything, or what one vhost has (then nothing says which); yields once for each row.
+
+    What is made or goes while turns pass may be in it or not.
+    """
     vhosts = list(broker.vhosts.values()) if vhost is None else [vhost]
     document: dict[str, Any] = {
         "rabbit_version": broker.settings.server_version,
@@ -99,35 +104,56 @@ def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> 
     }
     if vhost is None:
         users = broker.users.all()
-        document["users"] = [user_view(user) for user in users]
+        document["users"] = yield from _listed(map(user_view, users))
         document["vhosts"] = [{"name": each.name} for each in vhosts]
-        document["permissions"] = [
+        document["permissions"] = yield from _listed(
             permission_view(user.name, each.name)
             for user in users
             for each in vhosts
             if broker.users.may_enter(user, each.name)
-        ]
+        )
         document["topic_permissions"] = []
         document["global_parameters"] = []
-    document["parameters"] = [
-        _parameter(host, each) for host in vhosts for each in host.policies.all(is_operator=True)
-    ]
-    document["policies"] = [
-        policy_view(host, each) for host in vhosts for each in host.policies.all(is_operator=False)
-    ]
-    document["queues"] = [_queue(each) for host in vhosts for each in _queues(host)]
-    document["exchanges"] = [
-        _exchange(host, each)
-        for host in vhosts
-        for each in host.exchanges.values()
-        if not each.is_reserved
-    ]
-    document["bindings"] = [each for host in vhosts for each in _bindings(host)]
-    if vhost is not None:
-        for kind in ("parameters", "policies", "queues", "exchanges", "bindings"):
+    parts: dict[str, Iterator[dict[str, Any] | None]] = {
+        "parameters": (
+            _parameter(host, each)
+            for host in vhosts
+            for each in host.policies.all(is_operator=True)
+        ),
+        "policies": (
+            policy_view(host, each)
+            for host in vhosts
+            for each in host.policies.all(is_operator=False)
+        ),
+        "queues": (
+            _queue(each) if _is_exported(each) else None for host in vhosts for each in host.queues
+        ),
+        "exchanges": (
+            _exchange(host, each)
+            for host in vhosts
+            for each in list(host.exchanges.values())
+            if not each.is_reserved
+        ),
+        "bindings": (each for host in vhosts for each in _bindings(host)),
+    }
+    for kind, rows in parts.items():
+        document[kind] = yield from _listed(rows)
+        if vhost is not None:
             for row in document[kind]:
                 del row["vhost"]
     return document
+
+
+def _listed(
+    rows: Iterator[dict[str, Any] | None],
+) -> Generator[int, None, list[dict[str, Any]]]:
+    """The rows that are one; looking at another is a step, too."""
+    made: list[dict[str, Any]] = []
+    for row in rows:
+        if row is not None:
+            made.append(row)
+        yield 1
+    return made
 
 
 STEPS_MAX: Final = 60
@@ -330,8 +356,8 @@ def permission_view(user: str, vhost: str) -> dict[str, str]:
     }
 
 
-def _queues(vhost: VirtualHost) -> list[AmqpQueue]:
-    return [each for each in vhost.queues if not each.is_exclusive and not each.is_foreign]
+def _is_exported(queue: AmqpQueue) -> bool:
+    return not queue.is_exclusive and not queue.is_foreign
 
 
 def _queue(queue: AmqpQueue) -> dict[str, Any]:
@@ -351,16 +377,15 @@ def _exchange(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     return row
 
 
-def _bindings(vhost: VirtualHost) -> list[dict[str, Any]]:
-    exported = {queue.name for queue in _queues(vhost)}
-    rows = [
-        binding_view(vhost, each)
-        for each in vhost.bindings
-        if not each.destination.is_queue or each.destination.name in exported
-    ]
-    for row in rows:
+def _bindings(vhost: VirtualHost) -> Iterator[dict[str, Any] | None]:
+    for each in list(vhost.bindings):
+        queue = vhost.queues.get(each.destination.name) if each.destination.is_queue else None
+        if each.destination.is_queue and (queue is None or not _is_exported(queue)):
+            yield None
+            continue
+        row = binding_view(vhost, each)
         del row["properties_key"]
-    return rows
+        yield row
 
 
 # ---- the document -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.amqp.definitions import exported
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import (
     IGNORED_NAMES_MAX,
@@ -77,7 +78,7 @@ def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> Non
     assert orders.arguments == {"x-max-length": 10}
     assert bench.broker.users.login("ada", "test12", "10.0.0.1")
     assert [queue.name for queue in team.router.route_dead("out", ("k",)).queues or ()] == []
-    document = export_definitions(bench.broker)
+    document = exported(bench.broker)
     assert [each["name"] for each in document["users"]] == ["ada", "guest"]
     assert document["bindings"] == DOCUMENT["bindings"][:2]
     assert document["policies"] == [{**DOCUMENT["policies"][0], "priority": 0, "apply-to": "all"}]
@@ -87,13 +88,13 @@ def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> Non
     assert {each["name"] for each in document["exchanges"]} == {"in", "out"}
     again = AmqpBench()
     imported(again, document)
-    assert export_definitions(again.broker) == document
+    assert exported(again.broker) == document
 
 
 def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> None:
     bench = AmqpBench()
     imported(bench, DOCUMENT)
-    document = export_definitions(bench.broker, bench.broker.vhosts["team"])
+    document = exported(bench.broker, bench.broker.vhosts["team"])
     assert "users" not in document
     assert not any("vhost" in each for each in document["bindings"])
     target = bench.broker.make_vhost("copy")
@@ -110,7 +111,7 @@ def test_what_ends_with_a_connection_is_not_exported() -> None:
     peer = bench.client()
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
-    assert export_definitions(bench.broker)["queues"] == []
+    assert exported(bench.broker)["queues"] == []
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_what_a_document_has_and_we_have_not_is_told_by_number_and_name() -> Non
     bench = AmqpBench()
     assert ignored(DOCUMENT, bench.broker.vhosts["/"])["users"] == (1, ["ada"])
     imported(bench, DOCUMENT)
-    assert ignored(export_definitions(bench.broker)) == {}
+    assert ignored(exported(bench.broker)) == {}
 
 
 @pytest.mark.parametrize("part", [None, [], {}, 7, "p", [None], [[1]], {"name": "p"}])
@@ -220,7 +221,19 @@ def test_a_long_document_is_read_checked_and_made_in_pieces() -> None:
     done = pieces(import_definitions(bench.broker, msgspec.convert(MANY, Definitions)))
     assert sum(done) == 500 * (1 + MAKE_STEPS)
     assert max(done) < STEPS_MAX + MAKE_STEPS
-    assert len(export_definitions(bench.broker)["queues"]) == 500
+    assert len(exported(bench.broker)["queues"]) == 500
+
+
+def test_an_export_is_made_row_by_row_and_lives_with_what_changes_meanwhile() -> None:
+    bench = AmqpBench()
+    imported(bench, MANY)
+    steps = export_definitions(bench.broker)
+    taken = 0
+    for step in steps:
+        taken += step
+        if taken == 250:
+            bench.client().call(1, Declare(0, "late"))
+    assert taken >= 500  # a step for each queue
 
 
 def test_a_crash_in_the_middle_leaves_the_parts_made_so_far_and_the_same_document_the_rest() -> (
@@ -232,10 +245,10 @@ def test_a_crash_in_the_middle_leaves_the_parts_made_so_far_and_the_same_documen
         next(steps)
     bench.settle()
     bench.cut_power()
-    there = [each["name"] for each in export_definitions(bench.broker)["queues"]]
+    there = [each["name"] for each in exported(bench.broker)["queues"]]
     assert there == [f"q{number:04d}" for number in range(200)]
     imported(bench, MANY)
-    assert len(export_definitions(bench.broker)["queues"]) == 500
+    assert len(exported(bench.broker)["queues"]) == 500
 
 
 def test_what_others_change_in_the_middle_of_an_import_is_told_with_what_was_made() -> None:

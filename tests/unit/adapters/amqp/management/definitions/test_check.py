@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.amqp.definitions import exported
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import (
     Definitions,
-    export_definitions,
     import_definitions,
 )
 from penstock.model.names import TopicName
@@ -150,11 +150,11 @@ def test_one_impossible_part_refuses_all_of_it(document: dict[str, Any], text: s
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
     bench.engine.create_topic(TopicName("team", "alien"))
-    before = export_definitions(bench.broker)
+    before = exported(bench.broker)
     sequence = bench.store.definitions.sequence
     with pytest.raises((AmqpError, ValueError), match=text):
         imported(bench, document)
-    assert export_definitions(bench.broker) == before
+    assert exported(bench.broker) == before
     assert "team" not in bench.broker.vhosts
     assert bench.store.definitions.sequence == sequence, "nothing waits to be written"
 
@@ -186,28 +186,28 @@ def test_a_second_import_changes_nothing() -> None:
     bench = AmqpBench()
     imported(bench, with_part("queues", queue(arguments={"x-max-priority": 2})))
     bench.settle()
-    document, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
+    document, sequence = exported(bench.broker), bench.store.definitions.sequence
     again = {**document, "users": []}
     imported(bench, again)
     imported(bench, again)
-    assert export_definitions(bench.broker) == document
+    assert exported(bench.broker) == document
     assert bench.store.definitions.sequence == sequence
     assert bench.broker.vhosts["team"].bindings.count == 3
 
 
 def test_a_crash_before_the_transaction_leaves_nothing_and_after_it_all() -> None:
     bench = AmqpBench()
-    before = export_definitions(bench.broker)
+    before = exported(bench.broker)
     imported(bench, GOOD)
     bench.cut_power()
-    assert export_definitions(bench.broker)["queues"] == before["queues"] == []
+    assert exported(bench.broker)["queues"] == before["queues"] == []
     assert list(bench.broker.vhosts) == ["/"]
     assert bench.broker.users.get("ada") is None
     imported(bench, GOOD)
     bench.settle()
-    whole = export_definitions(bench.broker)
+    whole = exported(bench.broker)
     bench.cut_power()
-    kept = export_definitions(bench.broker)
+    kept = exported(bench.broker)
     assert kept["bindings"] == whole["bindings"]
     assert len(kept["bindings"]) == 3
     assert {each["name"] for each in kept["queues"]} == {"orders", "plain"}
