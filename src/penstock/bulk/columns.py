@@ -24,6 +24,7 @@ import pyarrow as pa
 from penstock.bulk.gather import Buffers, GatheredRecords, Spans
 from penstock.bulk.layout import TYPES, Column, arrow_schema, kinds
 from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of, property_maps
+from penstock.engine.batch import UNOPENED, opened_batch
 from penstock.model.record import Facts, Record, RecordFlag, Wire
 from penstock.wire.amqp.origin import AmqpFacts
 from penstock.wire.rocketmq.command import Malformed
@@ -64,6 +65,8 @@ class Rows:
         self.gathered = gathered
         self.offsets = first
         self._uncommon: dict[int, Message] = {}
+        self._last = (-1, list[Message]())
+        """The record that was read last, by position: rows of a batch lie side by side."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -91,6 +94,21 @@ class Rows:
         """How records of a wire are read."""
         return self._origins.get(wire, NEUTRAL)
 
+    def selectable(self, row: int) -> Mapping[str, str]:
+        """All properties that an SQL92 filter may name; of a batch those of the row's message."""
+        record = self.gathered.record(row)
+        if record.messages == 1:
+            return self.origin(record.wire).reader.selectable(record)
+        message = self._messages(row, record)[int(self._number[row])]
+        tag = message.tag.decode("utf-8", "replace")
+        return {**message.properties, TAGS: tag} if tag else message.properties
+
+    def _messages(self, row: int, record: Record) -> list[Message]:
+        position = int(self.gathered.headers["position"][row])
+        if self._last[0] != position:
+            self._last = (position, self.origin(record.wire).reader.messages(record))
+        return self._last[1]
+
     def _read_uncommon(self, *, is_body_wanted: bool) -> int:
         """Read what is not to be read by columns; the number of rows that have room in memory."""
         headers = self.gathered.headers
@@ -101,15 +119,14 @@ class Rows:
         for wire in kinds(headers["proto"]):
             if not self.origin(wire).is_laid_out:
                 is_slow |= headers["proto"] == wire
-        size, last = 0, (-1, list[Message]())
+        size = 0
         for row in np.flatnonzero(is_slow).tolist():
             position = int(headers["position"][row])
-            if last[0] != position:
-                record = self.gathered.record(row)
-                last = (position, self.origin(record.wire).reader.messages(record))
-            message = last[1][int(self._number[row])]
+            if self._last[0] != position:
+                self._messages(row, self.gathered.record(row))
+            message = self._last[1][int(self._number[row])]
             if not is_body_wanted:
-                message.body = b""
+                message = Message(message.key, message.tag, message.properties, b"")
             size += len(message.body)
             if size > OWN_BYTES_MAX and row:
                 return int(row)
@@ -278,6 +295,52 @@ class RocketmqMessages:
             return self._facts.body(record, BODY_BYTES_MAX)
         except Malformed:
             return _inflated(record.body, sys_flag_of(record.origin))
+
+
+class BatchReader(Protocol):
+    """What a protocol that sends batches offers (``engine.ports.BatchCodec``)."""
+
+    def facts(self, record: Record) -> Facts: ...
+
+    def body(self, record: Record, bytes_max: int) -> bytes:
+        """Inflated; ``ValueError`` when that cannot be had."""
+        ...
+
+    def properties(self, record: Record) -> dict[str, str]: ...
+
+    def open_batch(self, record: Record, bytes_max: int) -> list[Record] | str: ...
+
+
+class BatchMessages:
+    """Records of a protocol that sends batches, opened as for any other reader.
+
+    A batch that cannot be opened has its bytes in its first row; all its rows say why.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def messages(self, record: Record) -> list[Message]:
+        """The message, or those of a batch."""
+        if record.messages == 1:
+            return [self._message(record)]
+        found = opened_batch(record, self._reader, BODY_BYTES_MAX)
+        if not isinstance(found, str):
+            return [self._message(message) for message in found]
+        why = {UNOPENED: found}
+        empty = Message(b"", b"", why, b"")
+        return [Message(record.key, record.tag, why, record.body), *[empty] * (record.messages - 1)]
+
+    def selectable(self, record: Record) -> Mapping[str, str]:
+        return self._reader.properties(record)
+
+    def _message(self, record: Record) -> Message:
+        facts = self._reader.facts(record)
+        try:
+            body = self._reader.body(record, BODY_BYTES_MAX)
+        except ValueError:
+            body = record.body
+        return _of(facts, body)
 
 
 class NeutralMessages:

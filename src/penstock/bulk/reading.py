@@ -278,11 +278,10 @@ class CompiledFilter:
     def keep(self, rows: Rows) -> None:
         """Leave only the wanted rows."""
         if self._selector is not None:
-            matches, gathered = self._selector.matches, rows.gathered
+            matches, selectable = self._selector.matches, rows.selectable
             judged = np.zeros(len(rows), np.bool_)
             for row in range(len(rows)):
-                record = gathered.record(row)
-                judged[row] = matches(rows.origin(record.wire).reader.selectable(record))
+                judged[row] = matches(selectable(row))
             rows.take(np.flatnonzero(judged))
         elif self._tags is not None:
             # Two tags may share a hash, so the text decides.

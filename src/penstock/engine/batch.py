@@ -67,7 +67,8 @@ class Batches:
             return kept[0]
         if position in self._unopened:
             return None
-        found = self._read(record)
+        codec = self._codecs.get(record.wire)
+        found = opened_batch(record, codec, self._bytes_max)
         if isinstance(found, str):
             self._unopened[position] = found
             if len(self._unopened) > UNOPENED_MAX:
@@ -112,34 +113,6 @@ class Batches:
             for number, message in enumerate(opened[low:high], low)
         ]
 
-    def _read(self, record: Record) -> list[Record] | str:
-        codec = self._codecs.get(record.wire)
-        count, bytes_max = record.messages, self._bytes_max
-        if codec is None:
-            return "its protocol's batches cannot be read"
-        if count * MESSAGE_BYTES > bytes_max:
-            return f"{count} messages are more than topics.message_bytes_max has room for"
-        found = codec.open_batch(record, bytes_max)
-        if isinstance(found, str):
-            return found
-        if len(found) != count:
-            return f"{len(found)} messages are in it and {count} were announced"
-        shape = record.shape
-        flags = shape.flags & _TRANSIENT
-        for number, message in enumerate(found):
-            own = message.shape
-            if flags or shape.expire_ms or shape.deliver_ms:
-                message.shape = replace(
-                    own,
-                    flags=own.flags | flags,
-                    expire_ms=own.expire_ms or shape.expire_ms,
-                    deliver_ms=own.deliver_ms or shape.deliver_ms,
-                )
-            message.position = LogPosition(record.position + number)
-            message.store_ms = record.store_ms
-            message.born_ms = message.born_ms or record.born_ms
-        return found
-
     def _keep(self, position: int, found: list[Record]) -> None:
         weight = sum([len(message.origin) for message in found]) + MESSAGE_BYTES * len(found)
         self._opened[position] = (found, weight)
@@ -147,3 +120,32 @@ class Batches:
         while self._bytes > OPENED_BYTES_MAX and len(self._opened) > 1:
             _, (_, lightened) = self._opened.popitem(last=False)
             self._bytes -= lightened
+
+
+def opened_batch(record: Record, codec: BatchCodec | None, bytes_max: int) -> list[Record] | str:
+    """The messages of a stored batch, each a record by itself, or why it cannot be opened."""
+    count = record.messages
+    if codec is None:
+        return "its protocol's batches cannot be read"
+    if count * MESSAGE_BYTES > bytes_max:
+        return f"{count} messages are more than topics.message_bytes_max has room for"
+    found = codec.open_batch(record, bytes_max)
+    if isinstance(found, str):
+        return found
+    if len(found) != count:
+        return f"{len(found)} messages are in it and {count} were announced"
+    shape = record.shape
+    flags = shape.flags & _TRANSIENT
+    for number, message in enumerate(found):
+        own = message.shape
+        if flags or shape.expire_ms or shape.deliver_ms:
+            message.shape = replace(
+                own,
+                flags=own.flags | flags,
+                expire_ms=own.expire_ms or shape.expire_ms,
+                deliver_ms=own.deliver_ms or shape.deliver_ms,
+            )
+        message.position = LogPosition(record.position + number)
+        message.store_ms = record.store_ms
+        message.born_ms = message.born_ms or record.born_ms
+    return found
