@@ -35,6 +35,7 @@ ARGUMENTS = st.fixed_dictionaries(
 class Client:
     def __init__(self, connection_id):
         self.connection_id = connection_id
+        self.maker = ""
 
 
 def counted(arguments):

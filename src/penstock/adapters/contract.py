@@ -46,6 +46,7 @@ Not here: what the engine offers and what it calls back (``engine/ports.py``), a
 """
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.model.clock import Clock
@@ -60,6 +61,14 @@ UNTAKEN_BYTES_MAX: Final = 2 * 1024 * 1024
 so that deliveries alone never pause a socket that also brings the acks they wait for."""
 
 
+def is_loopback(host: str) -> bool:
+    """True for an address of this machine itself."""
+    try:
+        return ip_address(host.partition("%")[0].removeprefix("::ffff:")).is_loopback
+    except ValueError:
+        return False
+
+
 class Peer(NamedTuple):
     """Both ends of a connection: the address to advertise is the one the client dialled."""
 
@@ -70,6 +79,11 @@ class Peer(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def maker(self) -> str:
+        """For whom it counts what this peer makes (``flow/reserve.py``)."""
+        return str(self) if is_loopback(self.host) else self.host
 
 
 class Adapter(Protocol):

@@ -58,6 +58,7 @@ from penstock.flow.credit import Credit
 from penstock.flow.episodes import FlowEdge
 from penstock.flow.long_poll import HeldPulls
 from penstock.flow.reason import Reason
+from penstock.flow.reserve import Reserve
 from penstock.log.commit import SyncJob
 from penstock.log.encode import Appending
 from penstock.log.format import CursorState
@@ -254,11 +255,23 @@ class Engine:
         queues: int = 1,
         policy: TopicPolicy | None = None,
         is_durable: bool = True,
+        maker: str = "",
     ) -> Topic:
-        """A new topic; raises ``AlreadyExists``. Durable once ``after_durable`` calls back."""
+        """A new topic; raises ``AlreadyExists``. Durable once ``after_durable`` calls back.
+
+        ``maker`` is whom its queues are counted for (``flow/reserve.py``).
+        """
         return self._registry.create_topic(
-            name, queues=queues, policy=policy or TopicPolicy(), is_durable=is_durable
+            name,
+            queues=queues,
+            policy=policy or TopicPolicy(),
+            is_durable=is_durable,
+            maker=maker,
         )
+
+    def new_reserve(self) -> Reserve:
+        """Who made how many, for a table of a protocol's own."""
+        return Reserve(self._chain.topics.reserve_percent)
 
     def grow_topic(self, name: TopicName, queues: int) -> Topic:
         return self._registry.grow_topic(name, queues)

@@ -23,6 +23,7 @@ from penstock.engine.host import Host, HostedSubscription, Mode, SubscriptionOpt
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
 from penstock.flow.credit import Credit
+from penstock.flow.reserve import Reserve
 from penstock.log.store import Store
 from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
 from penstock.model.ids import QueueId, SubscriptionId, TopicId, is_transient_id
@@ -76,6 +77,7 @@ class Registry:
         self.topics: dict[TopicName, Topic] = {}
         self.queues: dict[QueueId, Queue] = {}
         self.subscriptions: dict[SubscriptionId, Subscription] = {}
+        self._reserve = Reserve(chain.topics.reserve_percent)
         self.unused = UnusedTopics()
         """Topics that go when nobody uses them."""
         self.evicting: dict[TopicName, Topic] = {}
@@ -84,7 +86,13 @@ class Registry:
     # Topics.
 
     def create_topic(
-        self, name: TopicName, *, queues: int, policy: TopicPolicy, is_durable: bool
+        self,
+        name: TopicName,
+        *,
+        queues: int,
+        policy: TopicPolicy,
+        is_durable: bool,
+        maker: str = "",
     ) -> Topic:
         """A new topic; a topic with priorities has a queue for each of them (D10)."""
         if name.domain != PERSISTENT:
@@ -93,7 +101,8 @@ class Registry:
             raise AlreadyExists(f"topic '{name}' exists; delete it first, or use another name")
         if policy.max_priority:
             queues = policy.max_priority + 1
-        self._check_room(queues)
+        self._check_room(queues, maker)
+        self._reserve.made(maker, queues)
         new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
         topic = Topic(TopicId(new_id("topic")), name, policy, is_durable=is_durable)
         topic.touch(self._chain.now_ms)
@@ -326,13 +335,16 @@ class Registry:
         else:
             self.evicting.pop(topic.name, None)
 
-    def _check_room(self, queues: int) -> None:
+    def _check_room(self, queues: int, maker: str = "") -> None:
         limit = self._chain.topics.queues_max
         if len(self.queues) + queues > limit:
             raise AlreadyExists(
                 f"there are {len(self.queues)} queues and {limit} are allowed "
                 "(topics.queues_max); delete some first"
             )
+        problem = self._reserve.refusal(maker, len(self.queues), limit, count=queues)
+        if problem is not None:
+            raise AlreadyExists(f"no more queues (topics.queues_max): {problem}")
 
 
 def _reads_all(subscription: Subscription, topic: Topic) -> bool:

@@ -200,6 +200,11 @@ class TopicSettings:
     """Defaults and ceilings of topics."""
 
     queues_max: int = setting(50_000, "Queues of all topics together")
+    reserve_percent: int = setting(
+        10,
+        "Of the places for queues, and for RocketMQ's groups, so many of a hundred are kept for "
+        "clients that made few of them; 0 = none",
+    )
     message_bytes_max: int = setting(16 * MIB, "Largest message of any protocol")
     subscriptions_per_topic_max: int = setting(1000, "Subscriptions of one topic")
     consumers_per_subscription_max: int = setting(10_000, "Consumers of one subscription")
@@ -217,3 +222,9 @@ class TopicSettings:
         "D14: delayed messages of single subscriptions on disk at most, all together, beyond those "
         "in memory (24 bytes each); with more the reader waits; 0 = memory only",
     )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reserve_percent < 100:
+            raise SettingsError(
+                f"topics.reserve_percent is {self.reserve_percent}; use 0 to 99, for example 10"
+            )

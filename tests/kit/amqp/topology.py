@@ -26,6 +26,7 @@ from penstock.wire.amqp.properties import Properties, encode_properties
 
 class _Nobody:
     connection_id = ConnectionId(0)
+    maker = ""
 
 
 _NOBODY = _Nobody()

@@ -233,6 +233,11 @@ class AmqpConnection:
         return self.clock.wall_ms()
 
     @property
+    def maker(self) -> str:
+        """For whom a queue counts that it makes."""
+        return self.peer.maker
+
+    @property
     def known_as(self) -> str:
         """How operators meet this connection, with the name it gave itself: ``penstock why``."""
         own = self.connection_name[:OWN_NAME_MAX]

@@ -16,13 +16,13 @@ from binascii import Error as NotBase64
 from collections.abc import Iterable
 from hashlib import new as new_digest
 from hmac import compare_digest
-from ipaddress import ip_address
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import structs
 
+from penstock.adapters.contract import is_loopback
 from penstock.model.names import control_problem
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import Claims
@@ -195,14 +195,6 @@ class Users:
 
 _UNKNOWN: Final = User("", b64encode(bytes(SALT_BYTES + 32)).decode())
 """Whom a name means that nobody has; no password is known that opens it."""
-
-
-def is_loopback(host: str) -> bool:
-    """True for an address of this machine itself."""
-    try:
-        return ip_address(host.partition("%")[0].removeprefix("::ffff:")).is_loopback
-    except ValueError:
-        return False
 
 
 def hash_of(password: str) -> str:

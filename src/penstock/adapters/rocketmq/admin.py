@@ -104,7 +104,7 @@ def put_topic(connection: RocketmqConnection, command: Command) -> None:
         order=header.order,
         attributes=_changed(broker, attributes, header.attributes or ""),
     )
-    broker.topics.put(config)
+    broker.topics.put(config, connection.peer.maker)
     broker.engine.after_durable(lambda: connection.answer(command))
 
 

@@ -83,11 +83,14 @@ def problem_with_group(group: str) -> str | None:
 class GroupRegistry:
     """The configurations of all groups."""
 
-    __slots__ = ("_engine", "_groups", "_switches", "groups_max", "is_auto_creating")
+    __slots__ = (
+        "_engine", "_groups", "_reserve", "_switches", "groups_max", "is_auto_creating",
+    )  # fmt: skip
 
     def __init__(self, broker: RocketmqBroker, *, groups_max: int = GROUPS_MAX) -> None:
         self._engine = engine = broker.engine
         self._switches = broker.switches
+        self._reserve = engine.new_reserve()
         self.is_auto_creating = broker.settings.is_auto_creating_groups
         self.groups_max = groups_max
         self._groups: dict[str, SubscriptionGroupConfig] = {}
@@ -111,21 +114,31 @@ class GroupRegistry:
         """The group, if it is known; nothing is created."""
         return self._groups.get(group)
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, created if that is allowed; None = it does not exist (26)."""
+    def find(self, group: str, maker: str = "") -> SubscriptionGroupConfig | None:
+        """The group, created if that is allowed; None = it does not exist (26).
+
+        Raises ``ErrorResponse`` 26 for a maker of many when only the reserve is left.
+        """
         found = self._groups.get(group)
         if found is not None or not self.is_auto_creating:
             return found
         if problem_with_group(group) is not None or len(self._groups) >= self.groups_max:
             return None
+        problem = self._reserve.refusal(maker, len(self._groups), self.groups_max)
+        if problem is not None:
+            raise ErrorResponse(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] is not created, no more groups: {problem}",
+            )
+        self._reserve.made(maker)
         made = SubscriptionGroupConfig(group_name=group)
         self.put(made)
         _log.info("a consumer group was created", extra={"group": group})
         return made
 
-    def require(self, group: str) -> SubscriptionGroupConfig:
+    def require(self, group: str, maker: str = "") -> SubscriptionGroupConfig:
         """The group, created if that is allowed; raises ``ErrorResponse`` 26."""
-        config = self.find(group)
+        config = self.find(group, maker)
         if config is None:
             raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"

@@ -165,14 +165,14 @@ class ClientRegistry:
             command.version,
         )
         now_ms = self._broker.clock.monotonic_ms()
-        refusal = None
+        refusal, maker = None, connection.peer.maker
         for producer in data.producer_data_set:
             heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
             refusal = self._notifier.notify(heard) or refusal
         self._note_producer(client.connection, data.client_id)
         for consumer in data.consumer_data_set:
             is_silent = data.without_sub and data.heartbeat_fingerprint != 0
-            refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
+            refusal = self._consumer(consumer, client, maker, is_silent=is_silent) or refusal
         self._broker.timers.reschedule()
         if refusal is not None:
             raise system_error(refusal)
@@ -245,10 +245,15 @@ class ClientRegistry:
             *[("The specified group", each) for each in groups],
         )
 
-    def _consumer(self, data: ConsumerData, client: Client, *, is_silent: bool) -> str | None:
-        config = self._groups.find(data.group_name)
+    def _consumer(
+        self, data: ConsumerData, client: Client, maker: str, *, is_silent: bool
+    ) -> str | None:
+        try:
+            config = self._groups.find(data.group_name, maker)
+        except ErrorResponse as refused:
+            return refused.remark
         if config is not None and config.retry_queue_nums > 0:
-            self._make_retry_topic(config)
+            self._make_retry_topic(config, maker)
         wanted = [
             TopicSubscription(
                 each.topic,
@@ -272,13 +277,14 @@ class ClientRegistry:
         )
         return self._notifier.notify(heard)
 
-    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
+    def _make_retry_topic(self, config: SubscriptionGroupConfig, maker: str) -> None:
         name = retry_topic(config.group_name)
         queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
         rmq_topic = self._broker.topics.find(name)
         if rmq_topic is None or rmq_topic.queues < queues:
             self._broker.topics.put(
-                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues),
+                maker,
             )
 
     def _watch(self, connection: RocketmqConnection) -> None:

@@ -54,6 +54,7 @@ from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
 from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:
+    from penstock.adapters.contract import Peer
     from penstock.adapters.rocketmq.broker import RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
 
@@ -103,7 +104,7 @@ class PullProcessor:
     def serve(self, connection: RocketmqConnection, command: Command) -> None:
         """ErrorResponse a pull, now or later."""
         header = parse(PullHeader, command)
-        queue, chosen, prefilter = self._checks.check(header, str(connection.peer))
+        queue, chosen, prefilter = self._checks.check(header, connection.peer)
         group = header.consumer_group
         reset = self._offsets.take_reset(queue, group)
         if reset is not None:
@@ -251,13 +252,13 @@ class PullChecks:
         self._filters = broker.service(FilterCache)
         self._maps = broker.service(FilterBitMaps)
 
-    def check(self, header: PullHeader, peer: str) -> PullTarget:
+    def check(self, header: PullHeader, peer: Peer) -> PullTarget:
         """Queue and filter of a pull; raises ``ErrorResponse``."""
         broker = self._broker
         group, topic = header.consumer_group, header.topic
         if not broker.settings.is_readable:
             raise no_permission(f"the broker[{broker.broker_name}] pulling message is forbidden")
-        config = self.group(group)
+        config = self.group(group, peer.maker)
         rmq_topic = broker.topics.require(topic)
         if not rmq_topic.is_readable:
             raise no_permission(f"the topic[{topic}] pulling message is forbidden")
@@ -283,9 +284,9 @@ class PullChecks:
         final = self._filters.for_topic(topic, group, chosen, wanted)
         return PullTarget(queue, final, prefilter if final is chosen else None)
 
-    def group(self, group: str) -> SubscriptionGroupConfig:
+    def group(self, group: str, maker: str) -> SubscriptionGroupConfig:
         """The group, if it exists and may consume."""
-        config = self._groups.find(group)
+        config = self._groups.find(group, maker)
         if config is None:
             raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

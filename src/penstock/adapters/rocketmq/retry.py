@@ -55,7 +55,7 @@ def send_back(connection: RocketmqConnection, command: Command) -> None:
     """CONSUMER_SEND_MSG_BACK; answered when the new message is durable."""
     header = parse(SendBackHeader, command)
     broker = connection.broker
-    config = broker.service(GroupRegistry).require(header.group)
+    config = broker.service(GroupRegistry).require(header.group, connection.peer.maker)
     if config.retry_queue_nums <= 0:
         connection.answer(command)  # the group does not want retries: dropped, as RocketMQ does
         return

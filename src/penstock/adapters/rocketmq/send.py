@@ -177,7 +177,7 @@ class SendHandler:
         name = header.topic
         rmq_topic = self._topics.find(name)
         if rmq_topic is None:
-            rmq_topic = self._topics.for_send(header)
+            rmq_topic = self._topics.for_send(header, self._connection.peer.maker)
         # The usual case is decided here, without a call; the odd ones find their words elsewhere.
         number = header.queue_id
         if not (rmq_topic.is_writable and 0 <= number < rmq_topic.queues):
@@ -221,7 +221,9 @@ class SendHandler:
 
     def checked(self, send: SendFrame) -> CheckedSend:
         """A reply after the checks of any send; raises ``ErrorResponse``."""
-        rmq_topic = self._topics.find(send.header.topic) or self._topics.for_send(send.header)
+        rmq_topic = self._topics.find(send.header.topic)
+        if rmq_topic is None:
+            rmq_topic = self._topics.for_send(send.header, self._connection.peer.maker)
         number = self._queue_number(send.header, rmq_topic)
         properties = send.header.properties.encode()
         self._check_sizes(len(send.body), len(properties))
@@ -424,7 +426,7 @@ class SendHandler:
         """
         header, broker = send.header, self._broker
         group = header.topic.removeprefix(RETRY_PREFIX)
-        config = broker.service(GroupRegistry).require(group)
+        config = broker.service(GroupRegistry).require(group, self._connection.peer.maker)
         times_max = reconsume_times_max(config, send.version, header.max_reconsume_times)
         is_ordered = broker.locks.holds_any(group, broker.clock.monotonic_ms())
         if is_ordered or header.reconsume_times > times_max:

@@ -158,7 +158,7 @@ class TopicRegistry:
 
     # Making and changing.
 
-    def for_send(self, header: SendHeader) -> RocketmqTopic:
+    def for_send(self, header: SendHeader, maker: str) -> RocketmqTopic:
         """The topic a send names, made if that is allowed; raises ``ErrorResponse``."""
         name = header.topic
         self.check_name(name)
@@ -166,11 +166,11 @@ class TopicRegistry:
             raise forbidden(name)
         rmq_topic = self.find(name)
         if rmq_topic is None:
-            rmq_topic = self._inherited(header)
+            rmq_topic = self._inherited(header, maker)
         if rmq_topic is None:
             if not name.startswith(PREFIXES):
                 raise no_topic(name)
-            rmq_topic = self.ensure(name)
+            rmq_topic = self.ensure(name, maker=maker)
         return rmq_topic
 
     def for_group(self, name: str, queues: int = 1) -> RocketmqTopic:
@@ -178,18 +178,21 @@ class TopicRegistry:
         self.check_name(name)
         return self.ensure(name, queues=queues)
 
-    def ensure(self, name: str, *, queues: int = 1, perm: int = READ_WRITE) -> RocketmqTopic:
+    def ensure(
+        self, name: str, *, queues: int = 1, perm: int = READ_WRITE, maker: str = ""
+    ) -> RocketmqTopic:
         """The topic of that name, made if there is none: for topics the broker itself needs."""
         rmq_topic = self.find(name)
         if rmq_topic is None:
             rmq_topic = self.put(
                 TopicConfig(
                     topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
-                )
+                ),
+                maker,
             )
         return rmq_topic
 
-    def put(self, config: TopicConfig) -> RocketmqTopic:
+    def put(self, config: TopicConfig, maker: str = "") -> RocketmqTopic:
         """Make a topic, or change what RocketMQ says about one."""
         name = config.topic_name
         queues = max(1, config.read_queue_nums, config.write_queue_nums)
@@ -197,7 +200,7 @@ class TopicRegistry:
         topic = self._engine.topic(neutral)
         if topic is None:
             policy = TopicPolicy(retention_ms=self._settings.retention_ms)
-            topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
+            topic = self._engine.create_topic(neutral, queues=queues, policy=policy, maker=maker)
         elif len(topic.queues) < queues:
             topic = self._engine.grow_topic(neutral, queues)
         row = self._configs[name] = RocketmqTopicRow(topic.topic_id, config)
@@ -235,7 +238,7 @@ class TopicRegistry:
             return None
         return control_problem("The specified topic", str(neutral))
 
-    def _inherited(self, header: SendHeader) -> RocketmqTopic | None:
+    def _inherited(self, header: SendHeader, maker: str) -> RocketmqTopic | None:
         """A new topic after the model the send names, if that one lets itself be inherited."""
         model = self.config(header.default_topic)
         if model is None or not model.perm & Perm.INHERIT:
@@ -250,7 +253,8 @@ class TopicRegistry:
                 write_queue_nums=queues,
                 perm=model.perm & ~int(Perm.INHERIT),
                 topic_sys_flag=1 if header.unit_mode else 0,
-            )
+            ),
+            maker,
         )
 
     def _own_config(self, name: str) -> TopicConfig:

@@ -24,7 +24,7 @@ import msgspec
 from starlette.requests import Request
 
 from penstock.adapters.amqp.management.operator_service import OperatorService
-from penstock.adapters.amqp.users import is_loopback
+from penstock.adapters.contract import is_loopback
 from penstock.engine.spark.topic_search import PatternTooLong, checked_pattern, ways
 from penstock.model.names import NAME_BYTES_MAX
 from penstock.server.http.app import read_body

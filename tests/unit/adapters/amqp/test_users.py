@@ -6,7 +6,8 @@ from hashlib import sha256, sha512
 import pytest
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
+from penstock.adapters.amqp.users import User, Users, hash_of
+from penstock.adapters.contract import is_loopback
 
 
 def users_of(bench: Workbench, *, is_guest_local: bool = True) -> Users:

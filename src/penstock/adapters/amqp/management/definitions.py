@@ -83,6 +83,7 @@ class _Operator:
     """Who declares for the operator: nobody's exclusive queue is its own."""
 
     connection_id = ConnectionId(0)
+    maker = ""
 
 
 OPERATOR: Final = _Operator()

@@ -54,6 +54,11 @@ class Client(Protocol):
     @property
     def connection_id(self) -> ConnectionId: ...
 
+    @property
+    def maker(self) -> str:
+        """For whom a queue counts; empty = for an operator."""
+        ...
+
 
 class AmqpQueue:
     """One queue of a virtual host: what AMQP knows of a topic beyond what the engine does.

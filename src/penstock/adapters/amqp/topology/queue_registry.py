@@ -182,7 +182,7 @@ class QueueRegistry:
             return found
         name = wanted.name or self._generated()
         settings = check_declaration(self._limits, self._vhost, wanted, name)
-        topic = self._make_topic(name, settings, is_durable=is_durable)
+        topic = self._make_topic(name, settings, is_durable=is_durable, maker=client.maker)
         queue = AmqpQueue(
             self._context,
             self._vhost,
@@ -200,10 +200,15 @@ class QueueRegistry:
         churn["queue_created"] += 1
         return self._add(queue)
 
-    def _make_topic(self, name: str, settings: QueueArguments, *, is_durable: bool) -> Topic:
+    def _make_topic(
+        self, name: str, settings: QueueArguments, *, is_durable: bool, maker: str
+    ) -> Topic:
         try:
             return self._engine.create_topic(
-                topic_name(name, self._space), policy=settings.policy, is_durable=is_durable
+                topic_name(name, self._space),
+                policy=settings.policy,
+                is_durable=is_durable,
+                maker=maker,
             )
         except (AlreadyExists, ValueError) as problem:
             text = f"cannot declare {resource_of(name, self._vhost)}: {problem}"

@@ -101,7 +101,7 @@ class PopRequest:
         self._command = command
         self._header = header
         self._pop_service = connection.broker.service(PopService)
-        self._target = check_pop(connection.broker, header)
+        self._target = check_pop(connection.broker, header, connection.peer.maker)
         self._counts = connection.broker.service(PopStatistics)
         self._rest = 0
         """Messages that are left, or that order keeps from us, as of the last look."""
@@ -344,7 +344,7 @@ class PopTarget(NamedTuple):
     """The filter on what comes back from the retry topic."""
 
 
-def check_pop(broker: RocketmqBroker, header: PopHeader) -> PopTarget:
+def check_pop(broker: RocketmqBroker, header: PopHeader, maker: str) -> PopTarget:
     """What a pop must pass, in RocketMQ's order and with its codes; raises ``ErrorResponse``.
 
     broker readable 16, more than 32 messages 1, times that make no sense 29, topic exists 17, topic
@@ -361,7 +361,7 @@ def check_pop(broker: RocketmqBroker, header: PopHeader) -> PopTarget:
             broker.settings.invalid_parameter_code,
             f"invisibleTime[{header.invisible_time}] is illegal, use 1 to {INVISIBLE_MS_MAX} ms",
         )
-    target = readable(broker, header)
+    target = readable(broker, header, maker)
     filters = broker.service(FilterCache)
     language = language_of(header.exp_type)
     try:
@@ -380,7 +380,7 @@ def check_pop(broker: RocketmqBroker, header: PopHeader) -> PopTarget:
 
 
 def readable(
-    broker: RocketmqBroker, header: PopHeader | PeekHeader | NotificationHeader
+    broker: RocketmqBroker, header: PopHeader | PeekHeader | NotificationHeader, maker: str
 ) -> PopTarget:
     """The queues a request names and the group's hold on them; raises ``ErrorResponse``."""
     topic, number = header.topic, header.queue_id
@@ -396,7 +396,7 @@ def readable(
             f"queueId[{number}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{rmq_topic.config.read_queue_nums}]",
         )
-    broker.service(PullChecks).group(header.consumer_group)
+    broker.service(PullChecks).group(header.consumer_group, maker)
     pop_sub = broker.service(PopService).open(rmq_topic.topic, header.consumer_group)
     return PopTarget(pop_sub, queues if number < 0 else (queues[number],))
 
@@ -411,7 +411,7 @@ def peek(connection: RocketmqConnection, command: Command) -> None:
     header = parse(PeekHeader, command)
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise system_error(f"peek 1 to {MESSAGES_MAX} messages, not {header.max_msg_nums}")
-    target = readable(broker, header)
+    target = readable(broker, header, connection.peer.maker)
     sources: list[tuple[PopSubscription, Queue]] = [
         (target.pop_sub, queue) for queue in target.queues
     ]
@@ -460,7 +460,7 @@ def notification(connection: RocketmqConnection, command: Command) -> None:
     is answered with ``hasMsg`` either way; a full table says so instead of waiting.
     """
     header = parse(NotificationHeader, command)
-    target = readable(connection.broker, header)
+    target = readable(connection.broker, header, connection.peer.maker)
     pop_service = connection.broker.service(PopService)
 
     def say(has_msg: bool, *, is_full: bool = False) -> None:

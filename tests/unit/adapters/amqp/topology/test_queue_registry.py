@@ -12,6 +12,7 @@ from penstock.wire.amqp.table import encode_table
 class Client:
     def __init__(self, connection_id):
         self.connection_id = connection_id
+        self.maker = ""
 
 
 ANN, BOB = Client(1), Client(2)
