@@ -18,6 +18,7 @@ Not here: HTTP (``server/management``).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -44,7 +45,7 @@ from penstock.adapters.amqp.topology.matching import (
     to_exchange,
     to_queue,
 )
-from penstock.adapters.amqp.topology.policies import ALL, Policy, check_policies
+from penstock.adapters.amqp.topology.policies import ALL, Policy, check_policies, read_pattern
 from penstock.adapters.amqp.topology.queue import (
     KNOWN,
     check_equivalent_arguments,
@@ -161,6 +162,8 @@ STEPS_MAX: Final = 60
 """Steps of an import after which others have their turn; one takes some 40 us."""
 MAKE_STEPS: Final = 3
 """What making one part costs; checking it costs one, and so does reading it."""
+PATTERN_STEPS: Final = 3
+"""What reading the pattern of a policy costs."""
 
 
 def import_definitions(
@@ -651,7 +654,7 @@ class _DefinitionsCheck:
                 yield 1
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
         broker.limits.check_vhosts(len(self._new_vhosts))
-        self._policies(document)
+        yield from self._policies(document)
         for exchange in document.exchanges:
             self._exchange(self._vhost_of(exchange.vhost), exchange)
             yield 1
@@ -667,15 +670,23 @@ class _DefinitionsCheck:
             yield 1
         broker.limits.check_bindings(len(self._bindings))
 
-    def _policies(self, document: Definitions) -> None:
+    def _policies(self, document: Definitions) -> Iterator[int]:
         limits, new_policies = self._broker.limits, 0
-        for named, policies in _policies(document, self._vhost).items():
+        wanted = _policies(document, self._vhost)
+        for named, policies in wanted.items():
             there = self._broker.vhosts.get(self._vhost_of(named))
+            names = {(is_operator, each.name) for is_operator, each in policies}
+            new_policies += len(names) if there is None else there.policies.new_names(policies)
+        limits.check_policies(new_policies)
+        for named, policies in wanted.items():
+            for _, each in policies:
+                # Reading patterns is what takes long: the check finds them read.
+                with suppress(ValueError):
+                    read_pattern(each.pattern)
+                yield PATTERN_STEPS
+            there = self._broker.vhosts.get(named)
             known = None if there is None else there.policies
             check_policies(policies, known, limits.arguments_bytes_max)
-            names = {(is_operator, each.name) for is_operator, each in policies}
-            new_policies += len(names) if known is None else known.new_names(policies)
-        limits.check_policies(new_policies)
 
     def _vhost_of(self, named: str) -> str:
         """The name of the vhost that a part is in."""

@@ -27,6 +27,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -128,6 +129,11 @@ _ANYTHING_BEFORE: Final = re.compile(r"^\^?\.\*(?![?+*{])")
 _ANYTHING_BEHIND: Final = re.compile(r"(?<!\\)\.\*\$?$")
 
 
+PATTERNS_KEPT: Final = 2048
+"""Read patterns that are remembered, twice what ``amqp.policies_max`` is: one takes some 60 us."""
+
+
+@lru_cache(maxsize=PATTERNS_KEPT)
 def read_pattern(text: str) -> tuple[re.Pattern[str], int]:
     """The pattern, and in how many steps it is looked for; raises ``ValueError``."""
     if len(text) > PATTERN_CHARACTERS_MAX:

@@ -236,6 +236,17 @@ def test_an_export_is_made_row_by_row_and_lives_with_what_changes_meanwhile() ->
     assert taken >= 500  # a step for each queue
 
 
+def test_the_patterns_of_policies_are_read_one_step_each() -> None:
+    bench = AmqpBench()
+    rows = [
+        {"vhost": "/", "name": f"p{each}", "pattern": f"^q{each}", "definition": {"max-length": 1}}
+        for each in range(200)
+    ]
+    steps = import_definitions(bench.broker, msgspec.convert({"policies": rows}, Definitions))
+    assert len(list(steps)) >= 200
+    assert len(bench.broker.vhosts["/"].policies.all(is_operator=False)) == 200
+
+
 def test_a_crash_in_the_middle_leaves_the_parts_made_so_far_and_the_same_document_the_rest() -> (
     None
 ):
