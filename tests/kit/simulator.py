@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from kit.simulation import direct
 from kit.simulation.endings import finish
 from kit.simulation.laws import check_step
 from kit.simulation.steps import STEPS
@@ -44,13 +45,16 @@ class Outcome:
     confirmed: int
     refused: int
     received: int
+    direct: int = 0
+    """Messages that topics without a log handed out."""
 
 
-def simulate(seed: int, steps: int = STEPS_DEFAULT) -> Outcome:
-    """Run one seed to its end."""
+def simulate(seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False) -> Outcome:
+    """Run one seed to its end; ``is_direct``: with a topic without a log beside the others."""
     world = World(seed)
-    choices = [step for _, step in STEPS]
-    weights = list(accumulate(weight for weight, _ in STEPS))
+    possible = (*STEPS, *direct.STEPS) if is_direct else STEPS
+    choices = [step for _, step in possible]
+    weights = list(accumulate(weight for weight, _ in possible))
     try:
         world.boot()
         for number in range(steps):
@@ -58,6 +62,7 @@ def simulate(seed: int, steps: int = STEPS_DEFAULT) -> Outcome:
             step = world.rng.choices(choices, cum_weights=weights)[0]
             step(world)
             check_step(world)
+            direct.check(world)
         world.trace.note("the end")
         finish(world)
     except Exception as error:
@@ -72,6 +77,7 @@ def simulate(seed: int, steps: int = STEPS_DEFAULT) -> Outcome:
         ledger.confirmed_count,
         ledger.refused_count,
         ledger.received_count,
+        world.direct_messages,
     )
 
 

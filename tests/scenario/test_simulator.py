@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import repeat
 from multiprocessing import get_context
 
@@ -18,6 +19,10 @@ SEEDS = 500
 SEEDS_LONG = 10_000
 CHUNK = 100
 """Seeds of one test: small enough that a run shows its progress."""
+
+SEEDS_DIRECT = range(20_000, 20_200)
+STEPS_DIRECT = 1000
+"""With a topic without a log; seeds of their own, for they make other runs."""
 
 WORKERS = 2
 """Processes that share the seeds out; each seed is a world of its own."""
@@ -49,6 +54,20 @@ def test_no_seed_breaks_a_law(first_seed, chosen_seed):
     assert sum(outcome.received for outcome in outcomes) > 400 * CHUNK
     assert sum(outcome.lives for outcome in outcomes) > 3 * CHUNK
     assert len({outcome.digest for outcome in outcomes}) == CHUNK
+
+
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_law_beside_a_topic_without_a_log():
+    run = partial(simulate, steps=STEPS_DIRECT, is_direct=True)
+    with ProcessPoolExecutor(
+        WORKERS,
+        mp_context=get_context("spawn"),
+        initializer=logging.disable,
+        initargs=(logging.CRITICAL,),
+    ) as pool:
+        outcomes = list(pool.map(run, SEEDS_DIRECT, chunksize=5))
+    assert sum(outcome.confirmed for outcome in outcomes) > 50 * len(SEEDS_DIRECT)
+    assert sum(outcome.direct for outcome in outcomes) > 50 * len(SEEDS_DIRECT)
 
 
 def digest_in_another_process(seed, hash_seed):

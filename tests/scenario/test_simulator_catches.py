@@ -7,6 +7,7 @@ import pytest
 from kit.simulator import SimulationFailed, simulate
 from penstock.engine.commit import SettlementBuffer
 from penstock.engine.connection import Connection
+from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.publish import PublishPipeline
 from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.turn import DispatchQueue
@@ -123,3 +124,9 @@ def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
 
     monkeypatch.setattr(PublishPipeline, "_run_channel", busy_first)
     assert "(law 5)" in first_failure()
+
+
+def test_messages_without_a_log_that_are_neither_handed_out_nor_counted_are_noticed(monkeypatch):
+    monkeypatch.setattr(NonPersistentTopics, "deliver", lambda topics: topics.outbox.clear())
+    with pytest.raises(SimulationFailed, match="published directly"):
+        simulate(20_000, STEPS, is_direct=True)

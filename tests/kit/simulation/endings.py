@@ -8,6 +8,7 @@ open within a bounded number of turns. ``drain`` then reads every subscription t
 from collections.abc import Callable
 from typing import Final
 
+from kit.simulation import direct
 from kit.simulation.committing import finish_job, run_job, start_job, turn
 from kit.simulation.consuming import hand_back, leave
 from kit.simulation.laws import check_step
@@ -55,6 +56,7 @@ def calm(world: World) -> None:
     for consumer in world.consumers:
         consumer.is_stuck = False
     _settle_until(world, _shut, "stays shut although consumers settle and the disk syncs (law 3)")
+    _settle_until(world, direct.unanswered, "gets no answer (law 3)")
 
 
 def drain(world: World) -> None:

@@ -147,6 +147,8 @@ class World:
         self.names = 0
         self.lives = 0
         self.turns = 0
+        self.direct_messages = 0
+        """Handed out by topics without a log, in all lives."""
         self.chain_checked: tuple[int, ...] = ()
         """Turns, durable position, messages and lives when the chain was last looked at."""
         self._refused_ms = -RETRY_MS
@@ -171,6 +173,8 @@ class World:
         self.publishers: list[SimPublisher] = []
         self.consumers: list[SimConsumer] = []
         self.readers: list[SimReader] = []
+        self.direct: object = None
+        """Who uses the topic without a log (``direct.py``)."""
         self.job: SyncJob | None = None
         self.job_error: Exception | None = None
         self.is_job_run = False
