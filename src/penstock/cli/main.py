@@ -28,8 +28,8 @@ from penstock.model.errors import (
 
 VERBS: Final = (
     "up", "publish", "consume", "demo", "why", "topics", "groups", "queues", "exchanges",
-    "bindings", "connections", "policies", "queries", "settings", "log", "fault", "bench",
-    "interop", "doctor",
+    "bindings", "connections", "policies", "queries", "settings", "limits", "log", "fault",
+    "bench", "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
@@ -169,6 +169,12 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "queries": ("queries", "queries --json"),
     "queries forget": ("queries forget daily-report",),
     "settings": ("settings", "settings --durability os --json"),
+    "limits": ("limits show",),
+    "limits show": ("limits show", "limits show --json"),
+    "limits set": (
+        "limits set --memory 2GiB --disk-free 5GiB",
+        "limits set --hop channel_queue --credit 400 --more 200",
+    ),
     "log": ("log check penstock-data",),
     "log check": ("log check penstock-data",),
     "log dump": ("log dump penstock-data --limit 10 --body",),

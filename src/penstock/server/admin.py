@@ -12,6 +12,7 @@ Not here: HTTP (``http/app.py``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -24,7 +25,10 @@ from penstock.engine.topic import Queue, Topic
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import TopicName, topic_name
+from penstock.server.probes import AlarmLimits
 from penstock.settings.protocols import BACKPRESSURES
+
+logger = logging.getLogger(__name__)
 
 QUEUES_PER_CREATE_MAX: Final = 1024
 
@@ -38,7 +42,10 @@ class Administration:
         clock: Clock,
         wake: Callable[[], None],
         protocols: Sequence[ProtocolAdmin] = (),
+        alarm_limits: AlarmLimits | None = None,
     ) -> None:
+        self.alarm_limits = alarm_limits
+        """What raises the alarms, to be seen and changed."""
         self._engine = engine
         self._clock = clock
         self.wake = wake
@@ -57,6 +64,8 @@ class Administration:
     def set_credit(self, hop: str, credit: int, more: int) -> None:
         """Change the credit of a hop, on every connection and queue at once."""
         self._engine.set_credit(hop, credit, more)
+        extra = {"hop": hop, "credit": credit, "more": more}
+        logger.info("the credit of a hop was changed until the next start", extra=extra)
         self.wake()
 
     # Topics.

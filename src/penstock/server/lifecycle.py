@@ -48,7 +48,7 @@ from penstock.server.listener import (
 )
 from penstock.server.opening import DataDirectory, lock_directory, open_engine
 from penstock.server.pacing import Pacing
-from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
+from penstock.server.probes import AlarmLimits, LoopLag, Machine, Probes, disk_bytes
 from penstock.server.protocols import DeadlineDriver, HttpPort, ProtocolBinding, built_in
 from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
@@ -291,7 +291,9 @@ class Broker:
         from penstock.server.http.app import make_app
 
         admins = [each.admin() for each in self._protocols if each.admin is not None]
-        administration = Administration(self.engine, self.clock, self.wake, admins)
+        administration = Administration(
+            self.engine, self.clock, self.wake, admins, self._running.alarm_limits
+        )
         routes = [
             route
             for each in self._protocols
@@ -465,6 +467,15 @@ class BrokerRuntime:
             disk_limit=parse_limit(flow.disk_free_limit, disk_total),
             is_rss_exact=self._machine.is_rss_exact,
         )
+
+    @property
+    def alarm_limits(self) -> AlarmLimits:
+        """What raises the alarms, for operators to see and to change."""
+
+        def totals() -> tuple[int, int]:
+            return self.resources.memory_total, disk_bytes(self._opened.directory)[0]
+
+        return AlarmLimits(self.probes, self._opened.engine.alarms, totals)
 
     def _make_probes(self) -> Probes:
         engine, resources = self._opened.engine, self.resources

@@ -19,6 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from penstock.flow.alarms import AlarmBoard, parse_limit
+from penstock.model.errors import SettingsError
+from penstock.model.ids import size_text
 from penstock.telemetry.statistics import LAG_SECONDS, Histogram
 
 if TYPE_CHECKING:
@@ -53,8 +58,8 @@ class Probes:
         self._loop = loop
         self._rss_bytes = rss_bytes
         self._free_bytes = free_bytes
-        self.memory_limit: Final = memory_limit
-        self.disk_limit: Final = disk_limit
+        self.memory_limit = memory_limit
+        self.disk_limit = disk_limit
         self._check_ms = check_ms
         self._looked = looked
         self._timer: asyncio.TimerHandle | None = None
@@ -82,6 +87,12 @@ class Probes:
         delay_ms = self._check_ms / NEAR_DIVISOR if self.is_near else self._check_ms
         self._timer = self._loop.call_later(delay_ms / 1000, self.look)
 
+    def set_limits(self, memory_limit: int, disk_limit: int) -> None:
+        """Other limits from now on: judged with figures that are taken now."""
+        self.memory_limit, self.disk_limit = memory_limit, disk_limit
+        self._engine.set_alarm_limits(memory_bytes=memory_limit, disk_free_bytes=disk_limit)
+        self.look()
+
     @property
     def is_near(self) -> bool:
         """True when one of the figures could cross its limit before an ordinary next look."""
@@ -97,6 +108,94 @@ class Probes:
                 logger.error("a probe failed; the worst is assumed", exc_info=error)
             self.failures += 1
             return worst
+
+
+# ---- limits -------------------------------------------------------------------------------------
+# What raises the alarms, seen and changed while the broker runs.
+
+
+class AlarmState(msgspec.Struct, frozen=True):
+    """One alarm as operators see it."""
+
+    limit_bytes: int
+    """Memory: raised above it. Disk: raised when less is free."""
+    now_bytes: int
+    """Memory in use, or disk that is free, at the last look."""
+    total_bytes: int
+    is_raised: bool
+    setting: str
+    """What the next start takes the limit from."""
+
+
+class AlarmLimits:
+    """Memory and disk limits of a running broker (F3).
+
+    A change holds at once and until the next start, which takes the settings again. A limit of 0
+    raises its alarm for good: the operator's way to stop publishers.
+    """
+
+    def __init__(
+        self, probes: Probes, alarms: AlarmBoard, totals: Callable[[], tuple[int, int]]
+    ) -> None:
+        """``totals``: bytes of memory and of disk that there are."""
+        self._probes = probes
+        self._alarms = alarms
+        self._totals = totals
+
+    def show(self) -> dict[str, AlarmState]:
+        probes, (memory, disk) = self._probes, self._alarms.alarms
+        memory_total, disk_total = self._totals()
+        return {
+            "memory": AlarmState(
+                probes.memory_limit,
+                probes.memory_used,
+                memory_total,
+                memory.is_raised,
+                "flow.memory_limit",
+            ),
+            "disk": AlarmState(
+                probes.disk_limit,
+                probes.disk_free,
+                disk_total,
+                disk.is_raised,
+                "flow.disk_free_limit",
+            ),
+        }
+
+    def change(self, *, memory: str | None = None, disk: str | None = None) -> None:
+        """Limits as the settings take them; ``SettingsError`` says what is wrong with one.
+
+        Both or none: a mistake in one leaves the other alone.
+        """
+        if memory is None and disk is None:
+            raise SettingsError(
+                "no limit is given; name memory (as 0.6 or 2GiB), disk (as 1GiB or auto), or both"
+            )
+        if memory is not None and memory.strip().lower() == "auto":
+            raise SettingsError("memory has no limit 'auto'; give a share as 0.6, or bytes as 2GiB")
+        probes, (memory_total, disk_total) = self._probes, self._totals()
+        memory_limit = _within("memory", memory, memory_total, probes.memory_limit)
+        disk_limit = _within("disk", disk, disk_total, probes.disk_limit)
+        for name, before, after in (
+            ("memory", probes.memory_limit, memory_limit),
+            ("disk", probes.disk_limit, disk_limit),
+        ):
+            if before != after:
+                extra = {"alarm": name, "from_bytes": before, "to_bytes": after}
+                logger.info("the limit of an alarm was changed until the next start", extra=extra)
+        probes.set_limits(memory_limit, disk_limit)
+
+
+def _within(name: str, text: str | None, total: int, now: int) -> int:
+    if text is None:
+        return now
+    limit = parse_limit(text, total)
+    if limit > total:
+        raise SettingsError(
+            f"{name} limit {text!r} is {size_text(limit)}, and there are {size_text(total)} in all;"
+            " give less"
+        )
+    return limit
 
 
 # ---- machine ------------------------------------------------------------------------------------

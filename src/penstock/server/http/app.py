@@ -5,7 +5,8 @@
 /readyz        200 while the broker takes work, 503 with the reason otherwise
 /metrics       Prometheus text; with ``?compat=rabbitmq`` under RabbitMQ's names
 /api/flow      who is slow, who waits for whom, and why (flow-control.md section 3); credits of
-               the hops are seen and changed at /api/flow/credit
+               the hops are seen and changed at /api/flow/credit, the limits
+               of the alarms at /api/flow/limits
 /api/queries   Spark queries: where each stands, how far behind, what is kept for it
 /api/topics    topics and groups, to see and to change; /api/groups as well
 /api/faults    only with ``--faults``
@@ -34,6 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.server.admin import Administration
 from penstock.server.faults import FaultOrder, Faults
+from penstock.server.probes import AlarmLimits
 from penstock.server.view import BrokerView
 
 RABBITMQ: Final = "rabbitmq"
@@ -83,6 +85,8 @@ def make_app(
     if administration is not None:
         found += AdminApi(administration).routes()
         found += credit_routes(administration)
+        if administration.alarm_limits is not None:
+            found += limit_routes(administration.alarm_limits)
     if faults is not None:
         found += fault_routes(faults)
     return Starlette(
@@ -466,6 +470,50 @@ def credit_routes(administration: Administration) -> list[Route]:
     return [
         Route("/api/flow/credit", show, methods=["GET"]),
         Route("/api/flow/credit", change, methods=["PUT"]),
+    ]
+
+
+# ---- limits api ---------------------------------------------------------------------------------
+# ``/api/flow/limits``: what raises the memory and the disk alarm, seen and changed (F3).
+#
+# ======  ================  ============================================================
+# GET     /api/flow/limits  {"memory": {"limit_bytes": 2147483648, ...}, "disk": {...}}
+# PUT     /api/flow/limits  {"memory": "2GiB"}, {"disk": "auto"}, or both
+# ======  ================  ============================================================
+#
+# As with credit: at once, until the next start, and for this machine.
+
+
+class SetLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """New limits, as the settings are written; what is not named stays."""
+
+    memory: str | int | None = None
+    disk: str | int | None = None
+
+
+def limit_routes(limits: AlarmLimits) -> list[Route]:
+
+    async def show(_request: Request) -> Response:
+        return JSONResponse(msgspec.to_builtins(limits.show()))
+
+    async def change(request: Request) -> Response:
+        body = await json_body(request, "alarm limits are changed")
+        if isinstance(body, Response):
+            return body
+        try:
+            order = msgspec.json.decode(body, type=SetLimits)
+            memory, disk = order.memory, order.disk
+            limits.change(
+                memory=None if memory is None else str(memory),
+                disk=None if disk is None else str(disk),
+            )
+        except (msgspec.DecodeError, SettingsError) as refused:
+            return problem(400, str(refused))
+        return JSONResponse(msgspec.to_builtins(limits.show()))
+
+    return [
+        Route("/api/flow/limits", show, methods=["GET"]),
+        Route("/api/flow/limits", change, methods=["PUT"]),
     ]
 
 
