@@ -23,7 +23,7 @@ import msgspec
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import HostedSubscription
 from penstock.engine.ports import Confirmation, Publication, PublishChannel
-from penstock.engine.publish_batch import BatchKind, PublishBatch
+from penstock.engine.publish_batch import BatchKind, PublishBatch, extra_messages
 from penstock.engine.statistics import EngineCounters
 from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
@@ -168,7 +168,7 @@ class Commits:
                 self._note_keys(batch)
             if not batch.is_answered and is_transient(batch):
                 batch.is_answered = True
-                self._replies.confirm(batch.channel, batch.publications)
+                self._replies.confirm(batch.channel, batch.publications, batch.extra_messages)
         self.unsynced_messages += messages
         self.appended_messages += messages
         if store.durable_position >= frame.end_position:
@@ -234,7 +234,7 @@ class Commits:
                 self._give_back(batch)
                 self.unsynced_messages -= len(batch.publications)
                 if not batch.is_answered:
-                    self._replies.confirm(batch.channel, batch.publications)
+                    self._replies.confirm(batch.channel, batch.publications, batch.extra_messages)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
             self._durable(frame.ends)
@@ -312,9 +312,11 @@ class PublisherReplies:
         self._confirmed: dict[PublishChannel[Queue], list[Confirmation]] = {}
         self._refused: dict[PublishChannel[Queue], list[tuple[int, Refusal]]] = {}
 
-    def confirm(self, channel: PublishChannel[Queue], publications: list[Publication]) -> None:
-        """These are stored as well as they asked for."""
-        self._counters.confirmed += len(publications)
+    def confirm(
+        self, channel: PublishChannel[Queue], publications: list[Publication], extra: int = 0
+    ) -> None:
+        """These are stored as well as they asked for; ``extra``: messages beyond one each."""
+        self._counters.confirmed += len(publications) + extra
         waiting = self._confirmed.get(channel)
         if waiting is None:
             self._confirmed[channel] = publications
@@ -327,7 +329,8 @@ class PublisherReplies:
     ) -> None:
         """These are not stored and never will be."""
         refused = self._counters.refused
-        refused[refusal.kind] = refused.get(refusal.kind, 0) + len(publications)
+        messages = len(publications) + extra_messages(publications)
+        refused[refusal.kind] = refused.get(refusal.kind, 0) + messages
         self._tell_refused(channel, publications, refusal)
 
     def unroutable(self, batch: PublishBatch[Queue]) -> None:
@@ -339,13 +342,14 @@ class PublisherReplies:
         mandatory = [each for each in batch.publications if each.is_mandatory]
         optional = [each for each in batch.publications if not each.is_mandatory]
         nobody_told = batch.publications if channel.is_closed else optional
-        self._counters.note_unroutable(len(nobody_told), is_returned=False)
+        messages = len(nobody_told) + extra_messages(nobody_told)
+        self._counters.note_unroutable(messages, is_returned=False)
         if mandatory:
             text = "no queue is bound for this message and it is mandatory; nothing was stored"
             refusal = Refusal(RefusalKind.NO_ROUTE, "route", text)
             self._tell_refused(channel, mandatory, refusal)
         if optional:
-            self.confirm(channel, optional)
+            self.confirm(channel, optional, extra_messages(optional))
 
     def _tell_refused(
         self, channel: PublishChannel[Queue], publications: list[Publication], refusal: Refusal

@@ -119,8 +119,8 @@ class PublishPipeline:
         now_ms = chain.clock.monotonic_ms()
         # Whoever is out of credit with this waits from now on: reading was not waiting.
         chain.journal.tick(now_ms)
-        self._counters.published += messages
         for batch in publish_batches(channel, publications, now_ms):
+            self._counters.published += batch.messages
             connection.charge(batch.charge)
             if not inbox or not inbox[-1].join(batch):
                 inbox.append(batch)
@@ -336,7 +336,7 @@ class PublishPipeline:
                 return
         if route.hand_out(batch.publications, self.chain.clock.wall_ms()):
             self._counters.bytes_in += batch.size
-            self._replies.confirm(channel, batch.publications)
+            self._replies.confirm(channel, batch.publications, batch.extra_messages)
         else:
             self._replies.unroutable(batch)
         channel.connection.refund(batch.charge)
@@ -363,7 +363,7 @@ class PublishPipeline:
             self._frame_builder.queues[queue] = None
         channel.last_queue = queues[0] if is_lone else None
         counters = self._counters
-        counters.routed += messages * len(queues)
+        counters.routed += batch.messages * len(queues)
         counters.bytes_in += batch.size
         if channel.pending.add(messages):
             self.chain.mark(connection)
@@ -377,8 +377,8 @@ class PublishPipeline:
         # A full queue that rejects would not have told a publisher without confirms either.
         is_loss = refusal is not CLOSED and refusal.kind is not RefusalKind.LENGTH_LIMIT
         if is_loss and channel.is_closed:
-            self._counters.dropped_after_close += len(batch.publications)
-            channel.dropped += len(batch.publications)
+            self._counters.dropped_after_close += batch.messages
+            channel.dropped += batch.messages
             channel.drop_cause = refusal.text
 
     def _set_hold(self, channel: Channel, hold: Hold | None) -> None:

@@ -66,6 +66,8 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
     arrived_ms: int = 0
     queues: tuple[QueueT, ...] | None = None
     """None until it is routed."""
+    extra_messages: int = 0
+    """Messages beyond one a publication: what its protocol sent as one counts all it holds."""
     has_keys: bool = False
     """True when some of it can be looked up by key."""
     is_run: bool = False
@@ -76,6 +78,11 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
 
     def __len__(self) -> int:
         return len(self.publications)
+
+    @property
+    def messages(self) -> int:
+        """What the counters count."""
+        return len(self.publications) + self.extra_messages
 
     @property
     def charge(self) -> int:
@@ -99,6 +106,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
             )
         self.publications += later.publications
         self.size += later.size
+        self.extra_messages += later.extra_messages
         self.has_keys |= later.has_keys
         return True
 
@@ -114,6 +122,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
             self.kind,
             arrived_ms=self.arrived_ms,
             queues=queues,
+            extra_messages=extra_messages(publications) if self.extra_messages else 0,
             has_keys=self.has_keys,
             is_run=self.is_run,
         )
@@ -125,6 +134,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
         first = self.part(self.publications[:count], self.queues)
         del self.publications[:count]
         self.size -= first.size
+        self.extra_messages -= first.extra_messages
         return first
 
 
@@ -135,12 +145,13 @@ def publish_batches(
     first = publications[0]
     route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
     size = 0
-    has_keys, is_run = False, True
+    has_keys, is_run, has_batches = False, True, shape.messages > 1
     is_plain = not (shape.deliver_ms or shape.flags & _NOT_PLAIN)
     for publication in publications:
         record = publication.record
         if record.shape is not shape:
             shape, is_run = record.shape, False
+            has_batches = has_batches or shape.messages > 1
             is_plain = is_plain and not (shape.deliver_ms or shape.flags & _NOT_PLAIN)
         if publication.route is not route or not is_plain:
             return _mixed(channel, publications, now_ms)
@@ -156,11 +167,18 @@ def publish_batches(
         channel, publications, cast("Route[QueueT]", route), size, arrived_ms=now_ms
     )
     batch.has_keys, batch.is_run = has_keys, is_run
+    if has_batches:
+        batch.extra_messages = extra_messages(publications)
     return [batch]
 
 
 def size_of(publications: list[Publication]) -> int:
     return sum([len(publication.record.origin) for publication in publications])
+
+
+def extra_messages(publications: list[Publication]) -> int:
+    """Messages beyond one a publication."""
+    return sum([publication.record.shape.messages - 1 for publication in publications])
 
 
 def _mixed(
@@ -179,6 +197,7 @@ def _mixed(
         last.publications.append(publication)
         last.has_keys |= bool(publication.keys)
         last.size += len(publication.record.origin)
+        last.extra_messages += publication.record.shape.messages - 1
     return batches
 
 

@@ -22,7 +22,7 @@ class EngineCounters(msgspec.Struct):
     """What happened since the start; written in the hot path, one per engine."""
 
     published: int = 0
-    """Publishes that came in, whatever became of them."""
+    """Messages that came in, whatever became of them; of a batch all it holds, here and below."""
     confirmed: int = 0
     refused: dict[RefusalKind, int] = {}
     routed: int = 0

@@ -5,7 +5,9 @@ import pytest
 from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.statistics import LABELS_MAX, NAMES_MAX, CounterFamilies
+from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.demand import Window
+from penstock.model.record import Record, Shape
 
 KIB = 1024
 
@@ -58,3 +60,41 @@ def test_names_and_labels_are_bounded():
     found = list(counter_families)
     assert len(found) == NAMES_MAX
     assert all(len(family.counts) == LABELS_MAX for family in found)
+
+
+class Nowhere:
+    """A route that leads to no queue."""
+
+    steps = 1
+    is_constant = True
+
+    def targets(self, record):
+        return ()
+
+
+def test_a_batch_counts_all_its_messages():
+    bench = Workbench()
+    topic = bench.topic()
+    channel = bench.channel()
+    bench.publish(channel, topic, Record(b"x" * 2_000, Shape(messages=1_000)), b"single")
+    bench.settle()
+    bench.publish(channel, topic, b"single", Record(b"x" * 2_000, Shape(messages=10)))
+    bench.publish(channel, Nowhere(), Record(b"x" * 2_000, Shape(messages=100)))
+    bench.settle()
+    found = bench.engine.statistics()
+    assert (found.published, found.confirmed, found.routed) == (1_112, 1_112, 1_012)
+    assert found.unroutable_dropped == 100
+
+
+def test_a_refused_batch_counts_all_its_messages():
+    bench = Workbench()
+    topic = bench.topic(policy=TopicPolicy(length_max=5, overflow=Overflow.REJECT))
+    bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, topic, Record(b"x" * 2_000, Shape(messages=10)))
+    bench.settle()
+    bench.publish(channel, topic, Record(b"x" * 2_000, Shape(messages=7)), b"single")
+    bench.settle()
+    found = bench.engine.statistics()
+    assert sum(found.refused.values()) + found.confirmed == found.published == 18
+    assert sum(found.refused.values()) >= 8
