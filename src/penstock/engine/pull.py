@@ -161,6 +161,30 @@ class PullService:
         """When ``due`` has something to do."""
         return self._held.next_deadline_ms
 
+    def search_published(self, queue: SubscribedQueue, born_ms: int) -> int:
+        """The first offset published at or after that time, by its client's clock; else the end.
+
+        ``index.search_time`` goes by the time of storing, which no client knows. By bisection, a
+        record read for each step: publish times are taken to rise, as Pulsar takes them.
+        """
+        index = queue.index
+        low, high = index.min_offset, queue.visible_end(False)
+        while low < high:
+            middle = (low + high) // 2
+            entries = index.entries(middle, 1)
+            if not entries:
+                high = middle
+                continue
+            position, first, _, store_ms, length, messages, _, _ = entries[0]
+            (record,) = self._host.read([(position, length)])
+            # What cannot be read, or says no time, is as old as its place in the log.
+            published_ms = store_ms if record is None else record.born_ms or store_ms
+            if published_ms >= born_ms:
+                high = max(low, min(first, middle))
+            else:
+                low = first + messages
+        return low
+
     def read(self, pull: Pull) -> PullResult:
         """Answer from what is there now, never holding."""
         queue = pull.queue

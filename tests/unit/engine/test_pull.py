@@ -280,3 +280,37 @@ def test_the_bytes_of_an_answer_are_shares_of_a_batch(desk, queue, reader):
     queue.append([batch(*[bytes(100)] * 50)])
     result = desk.pull(Pull(reader, queue, 0, bytes_max=1_000))
     assert 5 <= len(result.records) <= 10
+
+
+def born(*times, messages=1):
+    return [Record(b"x", Shape(messages=messages), each) for each in times]
+
+
+def test_a_search_by_publish_time_goes_by_the_clients_clock_and_not_by_the_store(desk, host, queue):
+    host.clock.advance(1_000_000)
+    queue.append(born(10, 20, 20, 30))
+    assert [desk.search_published(queue, each) for each in (5, 10, 11, 20, 21, 30)] == [
+        0, 0, 1, 1, 3, 3,
+    ]  # fmt: skip
+    assert desk.search_published(queue, 31) == 4, "the end"
+
+
+def test_a_search_by_publish_time_ends_at_batches_and_sees_only_what_is_durable(desk, queue):
+    queue.append([*born(10, messages=3), *born(20, messages=5), *born(30)])
+    queue.append(born(40), is_synced=False)
+    assert [desk.search_published(queue, each) for each in (10, 11, 25, 35)] == [0, 3, 8, 9]
+    queue.trim(3)
+    assert desk.search_published(queue, 0) == 3
+
+
+def test_a_record_without_a_publish_time_is_as_old_as_its_place(desk, host, queue):
+    queue.append(born(0))
+    stored_ms = host.clock.wall_ms()
+    host.clock.advance(10)
+    queue.append(born(stored_ms + 10))
+    assert desk.search_published(queue, stored_ms) == 0
+    assert desk.search_published(queue, stored_ms + 1) == 1
+
+
+def test_a_search_in_an_empty_queue_is_at_its_end(desk, queue):
+    assert desk.search_published(queue, 1) == 0
