@@ -3,10 +3,11 @@
 import pytest
 
 from kit.workbench import Workbench
-from penstock.engine.connection import ConnectionOptions
+from penstock.engine.connection import ConnectionOptions, root_culprit
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.credit import Stage
 from penstock.flow.demand import Permits
 from penstock.flow.reason import Reason
 from penstock.settings.flow import FlowSettings
@@ -185,3 +186,92 @@ def test_a_producer_held_by_what_its_own_consumer_drains_goes_on(bench, policy, 
         bench.settle()
     assert len(bench.outlet.confirmed_tokens) == 6
     assert channel.connection.gate.is_open
+
+
+# Credits of idle hops.
+
+
+def test_a_channel_forgets_the_credit_of_hops_with_nothing_under_way(bench, monkeypatch):
+    monkeypatch.setattr("penstock.engine.connection.CHANNEL_CREDITS_MAX", 3)
+    channel = bench.channel()
+    topics = [bench.topic(f"t{number}") for number in range(5)]
+    for topic in topics[:3]:
+        bench.publish(channel, topic, b"x")
+        bench.settle()
+    assert len(channel.queue_credits) == 3
+    bench.publish(channel, topics[3], b"x")
+    bench.turns()
+    assert list(channel.queue_credits) == [topics[3].queues[0]]
+    bench.publish(channel, topics[0], b"again")
+    bench.settle()
+    assert bench.bodies(topics[0]) == [b"x", b"again"]
+
+
+def test_a_hop_with_messages_under_way_keeps_its_credit_and_gets_it_back(monkeypatch):
+    monkeypatch.setattr("penstock.engine.connection.CHANNEL_CREDITS_MAX", 2)
+    bench = flow_bench(queue_log_credit=4, queue_log_more=2, pending_publishes_max=0)
+    channel = bench.channel()
+    busy, others = bench.topic("busy"), [bench.topic(f"t{number}") for number in range(4)]
+    for _ in range(2):
+        bench.publish(channel, busy, *[b"x"] * 10)
+        bench.turns()
+    credit = channel.queue_credits[busy.queues[0]]
+    assert credit.in_flight > 0
+    for topic in others:
+        bench.publish(channel, topic, b"x")
+        bench.turns()
+    assert channel.queue_credits[busy.queues[0]] is credit
+    bench.settle()
+    assert len(bench.bodies(busy)) == 20
+    assert all(len(bench.bodies(topic)) == 1 for topic in others)
+    assert channel.connection.gate.is_open
+    assert credit.available + credit.more > credit.initial
+
+
+# Which of several blockers is named.
+
+
+def test_of_several_blockers_the_one_is_named_that_leads_to_the_root():
+    log, slow, idle = Stage("log", "log"), Stage("queue", "slow"), Stage("queue", "a")
+    channel = Stage("channel", "1")
+    channel.block(idle)
+    channel.block(slow)
+    slow.block(log)
+    assert root_culprit(channel) == "log"
+
+
+def test_of_several_blockers_that_are_not_held_themselves_the_first_by_name_is_named():
+    channel = Stage("channel", "1")
+    for name in "cab":
+        channel.block(Stage("queue", name))
+    assert root_culprit(channel) == "queue a"
+
+
+def test_blockers_in_a_circle_are_not_followed_for_ever():
+    one, other = Stage("queue", "1"), Stage("queue", "2")
+    one.block(other)
+    other.block(one)
+    assert root_culprit(one) in ("queue 1", "queue 2")
+
+
+def connection_state(bench):
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
+    view = next(each for each in views if each.kind == "connection")
+    return view.state, view.reason
+
+
+def test_under_an_alarm_and_with_too_many_unconfirmed_the_alarm_is_named():
+    bench = flow_bench(pending_publishes_max=5)
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, *[b"x"] * 5)
+    bench.turns()
+    bench.engine.set_alarm_limits(memory_bytes=1000, disk_free_bytes=1)
+    bench.engine.set_alarm("disk", 1 << 40)
+    bench.engine.set_alarm("memory", 2000)
+    bench.publish(channel, topic, b"x")
+    bench.turns()
+    assert {Reason.PENDING, Reason.MEMORY} <= set(channel.connection.gate.reasons)
+    assert connection_state(bench) == ("blocked", Reason.MEMORY)
+    bench.engine.set_alarm("memory", 10)
+    bench.turns()
+    assert connection_state(bench) == ("flow", Reason.PENDING)

@@ -295,3 +295,26 @@ def test_a_mistake_of_ours_is_told_as_an_internal_error(monkeypatch):
     close = peer.answer(0)
     assert isinstance(close, Close)
     assert (close.reply_code, close.reply_text) == (541, "INTERNAL_ERROR - nothing there")
+
+
+def credits_left(client):
+    """Of every channel of its connection, towards the reader and towards queues."""
+    found = []
+    for each in client.bench.engine._connections.values():
+        for channel in each.channels.values():
+            found += [channel.credit, *channel.queue_credits.values()]
+    return [(credit.available, credit.initial) for credit in found]
+
+
+def test_commands_cost_no_credit(client):
+    client.raw(published(client))
+    client.turn()
+    before = credits_left(client)
+    assert before
+    many = 2 * max(initial for _, initial in before)
+    for tag in range(1, many // 3):
+        client.send(1, Qos(0, 10, False), Get(queue="q"), Nack(tag, False, True))
+    client.turn()
+    assert [type(each) for each in client.methods(1)].count(GetOk) == many // 3 - 1
+    assert credits_left(client) == before
+    assert client.session.is_reading

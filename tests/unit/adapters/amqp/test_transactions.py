@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.amqp.peer import PERSISTENT, AmqpBench, durable_topic, ready
+from kit.amqp.peer import PERSISTENT, AmqpBench, alarm, durable_topic, ready
 from penstock.adapters.amqp.transactions import ACK_BYTES, TxBudget
 from penstock.engine.publish_batch import PUBLICATION_BYTES
 from penstock.flow.budgets import BytesPool
@@ -21,6 +21,7 @@ from penstock.wire.amqp.methods.channel import (
     TxSelect,
     TxSelectOk,
 )
+from penstock.wire.amqp.methods.connection import Blocked
 from penstock.wire.amqp.properties import Properties, encode_properties
 
 
@@ -170,6 +171,61 @@ def test_a_returned_message_comes_back_at_the_commit_before_commit_ok(peer):
     peer.send(1, TxCommit())
     peer.turn()
     assert [type(each) for each in peer.methods(1)] == [Return, TxCommitOk]
+
+
+def test_a_commit_waits_for_the_end_of_an_alarm_and_acks_of_others_do_not(bench, peer):
+    topic = durable_topic(peer)
+    peer.publish(1, "", "q", b"before", PERSISTENT)
+    peer.turn()
+    consumer = bench.client()
+    assert isinstance(consumer.call(1, Get(queue="q")), GetOk)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    alarm(bench, True)
+    peer.publish(1, "", "q", b"b", PERSISTENT)
+    peer.send(1, TxCommit())
+    peer.turn()
+    assert peer.methods(1) == []
+    assert bench.bodies(topic) == [b"before"]
+    assert Blocked("low on memory") in peer.methods(0)
+    consumer.send(1, Ack(1))
+    consumer.turn()
+    assert ready(consumer, "q") == 0
+    alarm(bench, False)
+    peer.turn()
+    assert isinstance(peer.answer(1), TxCommitOk)
+    assert bench.bodies(topic) == [b"before", b"a", b"b"]
+    assert ready(consumer, "q") == 2
+
+
+def test_a_commit_of_acks_alone_does_not_wait_for_an_alarm(bench, peer):
+    durable_topic(peer)
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    peer.call(1, Get(queue="q"))
+    peer.send(1, Ack(1))
+    alarm(bench, True)
+    assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
+    peer.leave()
+    bench.settle()
+    assert ready(bench.client(), "q") == 0
+
+
+def test_a_client_that_vanishes_while_its_commit_waits_for_an_alarm_has_committed_nothing(
+    bench, peer
+):
+    topic = durable_topic(peer)
+    peer.call(1, TxSelect())
+    alarm(bench, True)
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.send(1, TxCommit())
+    peer.turn()
+    peer.leave()
+    bench.settle()
+    alarm(bench, False)
+    bench.settle()
+    assert bench.bodies(topic) == []
 
 
 def test_a_publish_that_is_refused_at_the_commit_closes_the_channel(bench, peer):
