@@ -195,6 +195,8 @@ class Commits:
             self._give_back(batch)
             if not batch.is_answered:
                 self._replies.refuse(batch.channel, batch.publications, refusal)
+        for batch in frame.batches:
+            batch.channel.stop(refusal)
 
     # The sync.
 

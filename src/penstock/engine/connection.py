@@ -59,6 +59,9 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     """D23; 0 = no end."""
     holds_channels: bool = False
     """What stops one channel leaves the socket, and so the acks of its consumers, alone."""
+    stops_at_refusal: bool = False
+    """Behind a refused publish nothing of its channel is stored: what follows is refused with the
+    same words, in order, until the adapter opens another channel (Pulsar's producers)."""
     is_fast_failing: bool = False
     """What would be held by an alarm, rate, quota or full queue is refused at once instead."""
 
@@ -111,6 +114,8 @@ class Pipeline(Protocol):
 
     def disconnected(self, connection: Connection) -> None: ...
 
+    def withdraw(self, channel: Channel, refusal: Refusal) -> None: ...
+
 
 class Channel:
     """One ordered stream of publishes; made by ``Connection.open_channel``."""
@@ -130,6 +135,7 @@ class Channel:
         "last_queue",
         "pending",
         "queue_credits",
+        "refusal",
         "stage",
     )
 
@@ -161,6 +167,8 @@ class Channel:
         self.pending = PendingLimit(pending_max) if is_own else connection.pending
         """F9: its own, or its connection's."""
         self.is_closed = False
+        self.refusal: Refusal | None = None
+        """Why nothing of it is stored any more (``ConnectionOptions.stops_at_refusal``)."""
         self.dropped = 0
         """Publishes that were held on after its close, and then refused; nobody heard it."""
         self.drop_cause = ""
@@ -196,6 +204,17 @@ class Channel:
         if not self.is_closed:
             self.is_closed = True
             self._pipeline.closed(self, is_draining=is_draining)
+
+    def note_refusal(self, refusal: Refusal) -> None:
+        """One of its publishes is refused; those behind it are, too, where order is promised so."""
+        if self.connection.options.stops_at_refusal and self.refusal is None:
+            self.refusal = refusal
+
+    def stop(self, refusal: Refusal) -> None:
+        """The same for one that was on its way to the log: others of it may be behind it there."""
+        self.note_refusal(refusal)
+        if self.refusal is not None:
+            self._pipeline.withdraw(self, self.refusal)
 
     def queue_processed(self, queue: Queue, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""

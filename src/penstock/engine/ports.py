@@ -108,6 +108,10 @@ class PublishChannel(Protocol[QueueT_contra]):
         """Tell the peer that these are stored."""
         ...
 
+    def stop(self, refusal: Refusal) -> None:
+        """What it sent is not stored although it was taken in: what is behind it may not be."""
+        ...
+
     def refuse(self, refusals: list[tuple[int, Refusal]]) -> None:
         """Tell the peer that these (token, why) are not stored."""
         ...

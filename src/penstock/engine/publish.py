@@ -239,6 +239,14 @@ class PublishPipeline:
                 self._replies.refuse(batch.channel, batch.publications, refusal)
         self.chain.request_turn()
 
+    def withdraw(self, channel: Channel, refusal: Refusal) -> None:
+        """A channel stops: what of it waits in queues for the log is refused."""
+        for batch in self._frame_builder.withdraw(channel):
+            channel.finished(len(batch.publications), batch.charge)
+            if not batch.is_answered:
+                self._replies.refuse(channel, batch.publications, refusal)
+        self.chain.request_turn()
+
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
     ) -> tuple[int, int]:
@@ -248,6 +256,10 @@ class PublishPipeline:
         hold: Hold | None = None
         while inbox and steps < steps_max and size < size_max and not channel.is_waiting:
             batch = inbox[0]
+            if channel.refusal is not None:
+                steps += len(batch.publications)
+                self._refuse(channel, inbox.popleft(), channel.refusal)
+                continue
             if alarm is not None:
                 refusal = self._admission.overdue(channel, alarm, batch)
                 if refusal is None:
@@ -296,6 +308,20 @@ class PublishPipeline:
             self._replies.unroutable(batch)
             channel.left(len(batch.publications))
             return None
+        return self._judge(channel, batch, queues)
+
+    def _judge(
+        self, channel: Channel, batch: PublishBatch[Queue], queues: tuple[Queue, ...]
+    ) -> Held | None:
+        """Hand over what of a routed batch is admitted; what has to wait comes back."""
+        if (
+            channel.connection.options.stops_at_refusal
+            and len(batch.publications) > 1
+            and not self._admission.is_free(batch)
+        ):
+            # One by one: behind a refused one nothing may be admitted.
+            each = [batch.part([publication], queues) for publication in batch.publications]
+            return self._admit_parts(channel, each)
         result = self._admission.judge(batch)
         if result is None:
             self._hand_over(channel, batch)
@@ -315,6 +341,9 @@ class PublishPipeline:
 
     def _admit_parts(self, channel: Channel, parts: list[PublishBatch[Queue]]) -> Held | None:
         for number, part in enumerate(parts):
+            if channel.refusal is not None:
+                self._refuse(channel, part, channel.refusal)
+                continue
             held = self._admit(channel, part)
             if held is not None:
                 # Order within a channel is promised: what follows waits, too.
@@ -373,6 +402,7 @@ class PublishPipeline:
         """Refuse what never left its channel."""
         channel.left(len(batch.publications))
         channel.connection.refund(batch.charge)
+        channel.note_refusal(refusal)
         self._replies.refuse(channel, batch.publications, refusal)
         # A full queue that rejects would not have told a publisher without confirms either.
         is_loss = refusal is not CLOSED and refusal.kind is not RefusalKind.LENGTH_LIMIT
@@ -531,14 +561,18 @@ class Admission:
         reason, culprit = next(iter(self._alarms.raised.items()))
         return Hold(reason, culprit)
 
-    def judge(self, batch: PublishBatch[Queue]) -> AdmissionResult | None:
-        queues = batch.queues or ()
+    def is_free(self, batch: PublishBatch[Queue]) -> bool:
+        """True when nothing can speak against any of it."""
         # If all of them together are not too large, none of them is.
         is_free = batch.size <= self._message_bytes_max
-        for queue in queues:
+        for queue in batch.queues or ():
             if queue.topic.limits is not None:
                 is_free = False
-        if is_free:
+        return is_free
+
+    def judge(self, batch: PublishBatch[Queue]) -> AdmissionResult | None:
+        queues = batch.queues or ()
+        if self.is_free(batch):
             return None
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         for limits in limited:
@@ -782,6 +816,17 @@ class FrameBuilder:
                 orphans.append(batch)
         queue.inbox.clear()
         return orphans
+
+    def withdraw(self, channel: Channel) -> list[PublishBatch[Queue]]:
+        """Take everything of a channel out of all inboxes."""
+        batches: dict[PublishBatch[Queue], None] = {}
+        for queue in list(self.queues):
+            for batch in queue.inbox.take_lane(channel):
+                batches[batch] = None
+                channel.queue_processed(queue, len(batch.publications))
+            if not queue.inbox:
+                del self.queues[queue]
+        return list(batches)
 
     def _take_if_free(self, queue: Queue, batch: PublishBatch[Queue], frame: Frame) -> bool:
         if not self._is_free(queue, batch, frame.size):

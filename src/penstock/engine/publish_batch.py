@@ -277,6 +277,14 @@ class Inbox(Generic[QueueT]):
         else:
             del self._lanes[channel]
 
+    def take_lane(self, channel: PublishChannel[QueueT]) -> list[PublishBatch[QueueT]]:
+        """Take out everything of a channel."""
+        lane = self._lanes.pop(channel, [])
+        self._fresh.pop(channel, None)
+        self._old.pop(channel, None)
+        self.messages -= sum([len(batch.publications) for batch in lane])
+        return lane
+
     def clear(self) -> None:
         self._lanes.clear()
         self._fresh.clear()

@@ -3,8 +3,9 @@
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine.connection import ConnectionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.topic import DirectRoute, FanoutRoute, TopicPolicy
+from penstock.engine.topic import DirectRoute, FanoutRoute, Overflow, TopicPolicy
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.refusal import RefusalKind
@@ -289,3 +290,63 @@ def test_messages_published_with_keys_can_be_looked_up(bench):
     assert found(b"k1") == {b"a"}
     assert found(b"k2") == {b"a", b"b"}
     assert found(b"k3") == set()
+
+
+# Nothing behind a refused publish
+
+STOPS = ConnectionOptions(stops_at_refusal=True)
+
+
+def test_behind_a_refused_publish_nothing_of_its_channel_is_stored(bench):
+    topic = bench.topic(policy=TopicPolicy(message_bytes_max=100))
+    channel, other = bench.channel(STOPS), bench.channel(STOPS)
+    bench.publish(channel, topic, b"a", b"x" * 101, b"b")
+    bench.publish(other, topic, b"c")
+    bench.settle()
+    bench.publish(channel, topic, b"d")
+    bench.settle()
+    assert bench.bodies(topic) == [b"a", b"c"]
+    assert [token for token, _ in bench.outlet.refusals] == [1, 2, 4]
+    assert bench.refusal_kinds == [RefusalKind.TOO_LARGE] * 3
+    assert channel.connection.bytes_held == 0
+    again = channel.connection.open_channel()
+    bench.publish(again, topic, b"e")
+    bench.settle()
+    assert bench.bodies(topic) == [b"a", b"c", b"e"]
+
+
+def test_what_was_held_behind_a_refused_publish_is_refused_although_there_is_room_now():
+    bench = Workbench(Settings(flow=FlowSettings(hold_ms_max=100)))
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    reader = bench.reader(topic)
+    channel = bench.channel(STOPS)
+    bench.publish(channel, topic, b"a")
+    bench.settle()
+    bench.publish(channel, topic, b"b")
+    bench.advance(50)
+    bench.publish(channel, topic, b"c")
+    bench.advance(50)
+    assert bench.refusal_kinds[:1] == [RefusalKind.HELD_TOO_LONG]
+    reader.purge(topic.queues[0].queue_id)
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.HELD_TOO_LONG] * 2
+    assert bench.bodies(topic) == [b"a"]
+
+
+@pytest.mark.parametrize("options", [STOPS, ConnectionOptions()])
+def test_behind_a_refused_write_nothing_of_its_channel_is_stored(options):
+    bench = Workbench(Settings(flow=FlowSettings(queue_log_credit=1, queue_log_more=1)))
+    topic, channel = bench.topic(), bench.channel(options)
+    bench.settle()
+    for body in (b"a", b"b", b"c"):
+        bench.publish(channel, topic, body)
+        bench.turns()
+    assert topic.queues[0].inbox.messages == 2, "they wait for the log"
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    bench.settle()
+    refused = [token for token, _ in bench.outlet.refusals]
+    if options is STOPS:
+        assert (refused, bench.bodies(topic)) == ([1, 2], [b"a"])
+    else:
+        assert (refused, bench.bodies(topic)) == ([1], [b"a", b"c"])
+    assert channel.connection.bytes_held == 0
