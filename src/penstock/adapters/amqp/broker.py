@@ -17,6 +17,7 @@ from penstock.adapters.amqp.context import AmqpContext
 from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
 from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.limits import TopologyLimits
+from penstock.adapters.amqp.topology.policies import prepare_policy
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
@@ -31,7 +32,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.connection import AmqpConnection
-    from penstock.adapters.amqp.topology.policies import Policy
+    from penstock.adapters.amqp.topology.policies import Policy, PreparedPolicy
 
 VHOST_KIND: Final = "amqp.vhost"
 LOOK_MS: Final = 60_000
@@ -105,6 +106,17 @@ class AmqpBroker:
 
     def put_policies(self, vhost: VirtualHost, policies: Sequence[tuple[bool, Policy]]) -> None:
         """All of these (is_operator, policy) in a vhost; raises for the first that cannot be."""
+        bytes_max = self.limits.arguments_bytes_max
+        self.put_prepared_policies(
+            vhost,
+            [
+                prepare_policy(policy, is_operator=is_operator, bytes_max=bytes_max)
+                for is_operator, policy in policies
+            ],
+        )
+
+    def put_prepared_policies(self, vhost: VirtualHost, policies: Sequence[PreparedPolicy]) -> None:
+        """The same for many, which were prepared one by one."""
         vhost.put_policies(policies)
         self.timers.reschedule()
 

@@ -18,7 +18,6 @@ Not here: HTTP (``server/management``).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -45,7 +44,13 @@ from penstock.adapters.amqp.topology.matching import (
     to_exchange,
     to_queue,
 )
-from penstock.adapters.amqp.topology.policies import ALL, Policy, check_policies, read_pattern
+from penstock.adapters.amqp.topology.policies import (
+    ALL,
+    Policy,
+    PreparedPolicy,
+    check_patterns,
+    prepare_policy,
+)
 from penstock.adapters.amqp.topology.queue import (
     KNOWN,
     check_equivalent_arguments,
@@ -162,8 +167,10 @@ STEPS_MAX: Final = 60
 """Steps of an import after which others have their turn; one takes some 40 us."""
 MAKE_STEPS: Final = 3
 """What making one part costs; checking it costs one, and so does reading it."""
-PATTERN_STEPS: Final = 3
-"""What reading the pattern of a policy costs."""
+POLICY_STEPS: Final = 3
+"""What preparing a policy costs, most of it reading its pattern."""
+POLICIES_A_STEP: Final = 10
+"""Policies that come into effect for what one step costs, once they are prepared."""
 
 
 def import_definitions(
@@ -174,11 +181,12 @@ def import_definitions(
     Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
     made; while parts are made only for what others changed between two steps, and then says so.
     """
-    yield from check_definitions(broker, document, vhost)
+    check = _DefinitionsCheck(broker, vhost)
+    yield from check.check(document)
     made, parts = 0, document.parts
     try:
-        for step in _making(broker, document, vhost):
-            made += 1
+        for more, step in _making(broker, document, check.policies, vhost):
+            made += more
             yield step
     except (AmqpError, ValueError) as problem:
         raise ValueError(
@@ -187,18 +195,24 @@ def import_definitions(
         ) from None
 
 
-def _making(broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None) -> Iterator[int]:
+def _making(
+    broker: AmqpBroker,
+    document: Definitions,
+    prepared: dict[str, list[PreparedPolicy]],
+    vhost: VirtualHost | None,
+) -> Iterator[tuple[int, int]]:
+    """Yields how many parts were made, and what that cost."""
     if vhost is None:
         for each in document.users:
             broker.users.put(each.user)
-            yield MAKE_STEPS
+            yield 1, MAKE_STEPS
         for host in document.vhosts:
             make_vhost(broker, host.name)
-            yield MAKE_STEPS
+            yield 1, MAKE_STEPS
         for row in _rows(document.permissions):
             if _is_everything(row):
                 broker.users.allow(str(row.get("user")), str(row.get("vhost")))
-            yield 1
+            yield 1, 1
 
     def vhost_of(named: str) -> VirtualHost:
         name = named if vhost is None else vhost.name
@@ -207,17 +221,21 @@ def _making(broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None
             raise AmqpError(ReplyCode.NOT_FOUND, f"no vhost '{name}'")
         return found
 
-    for named, policies in _policies(document, vhost).items():
-        broker.put_policies(vhost_of(named), policies)
+    for named, policies in prepared.items():
+        steps = 1 + len(policies) // POLICIES_A_STEP
+        # Paid before as well: all of a vhost come into effect at once, so many have a piece alone.
+        yield 0, steps
+        broker.put_prepared_policies(vhost_of(named), policies)
+        yield len(policies), steps
     for exchange in document.exchanges:
         make_exchange(vhost_of(exchange.vhost), exchange)
-        yield MAKE_STEPS
+        yield 1, MAKE_STEPS
     for queue in document.queues:
         make_queue(vhost_of(queue.vhost), queue)
-        yield MAKE_STEPS
+        yield 1, MAKE_STEPS
     for binding in document.bindings:
         make_binding(vhost_of(binding.vhost), binding)
-        yield MAKE_STEPS
+        yield 1, MAKE_STEPS
 
 
 class IgnoredPart(msgspec.Struct, frozen=True):
@@ -524,6 +542,7 @@ class Definitions(msgspec.Struct):
     def parts(self) -> int:
         """Everything that something is made of."""
         named = len(self.users) + len(self.vhosts) + len(_rows(self.permissions))
+        named += len(self.policies) + sum(map(_is_operator_policy, _rows(self.parameters)))
         return named + len(self.exchanges) + len(self.queues) + len(self.bindings)
 
     users: list[UserDefinition] = []
@@ -599,13 +618,6 @@ def fitting(name: str) -> str:
 VHOST_NAME_BYTES_MAX: Final = 255
 
 
-def check_definitions(
-    broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None
-) -> Iterator[int]:
-    """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made; a step for each part."""
-    return _DefinitionsCheck(broker, vhost).check(document)
-
-
 def check_vhost_name(name: str) -> None:
     """Raise unless a vhost may have this name."""
     if not name or len(name.encode()) > VHOST_NAME_BYTES_MAX or not name.isprintable():
@@ -635,6 +647,8 @@ class _DefinitionsCheck:
         self._vhost = vhost
         """The one that all of it is for; None = every part names its own."""
         self._new_vhosts: set[str] = set()
+        self.policies: Final[dict[str, list[PreparedPolicy]]] = {}
+        """By vhost; the check prepares them one by one."""
         self._given = predeclared()
         """What a vhost begins with."""
         self._exchanges: dict[tuple[str, str], Exchange] = {}
@@ -676,17 +690,16 @@ class _DefinitionsCheck:
         for named, policies in wanted.items():
             there = self._broker.vhosts.get(self._vhost_of(named))
             names = {(is_operator, each.name) for is_operator, each in policies}
-            new_policies += len(names) if there is None else there.policies.new_names(policies)
+            new_policies += len(names) if there is None else there.policies.new_names(names)
         limits.check_policies(new_policies)
+        bytes_max = limits.arguments_bytes_max
         for named, policies in wanted.items():
-            for _, each in policies:
-                # Reading patterns is what takes long: the check finds them read.
-                with suppress(ValueError):
-                    read_pattern(each.pattern)
-                yield PATTERN_STEPS
+            prepared = self.policies.setdefault(named, [])
+            for is_operator, each in policies:
+                prepared.append(prepare_policy(each, is_operator=is_operator, bytes_max=bytes_max))
+                yield POLICY_STEPS
             there = self._broker.vhosts.get(named)
-            known = None if there is None else there.policies
-            check_policies(policies, known, limits.arguments_bytes_max)
+            check_patterns(prepared, None if there is None else there.policies)
 
     def _vhost_of(self, named: str) -> str:
         """The name of the vhost that a part is in."""

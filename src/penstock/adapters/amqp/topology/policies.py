@@ -244,14 +244,11 @@ _UNSUITED: Final[Mapping[str, frozenset[str]]] = {
 """Keys that a type of queue does not know: with one of them a policy is not for that type."""
 
 
-def check_policies(
-    policies: Iterable[tuple[bool, Policy]], there: PolicyTable | None, bytes_max: int
-) -> None:
-    """Raise ``ValueError`` unless all of these (is_operator, policy) can be in one vhost."""
+def check_patterns(policies: Iterable[PreparedPolicy], there: PolicyTable | None) -> None:
+    """Raise ``ValueError`` unless the patterns of all of these can be in one vhost."""
     steps = {} if there is None else there.steps_by_name()
-    for is_operator, policy in policies:
-        _check_policy(policy, is_operator=is_operator, bytes_max=bytes_max)
-        steps[is_operator, policy.name] = read_pattern(policy.pattern)[1]
+    for is_operator, rule, _ in policies:
+        steps[is_operator, rule.policy.name] = rule.steps
     if sum(steps.values()) > VHOST_STEPS_MAX:
         raise ValueError(
             "all patterns of one vhost together may take too long; let more of them begin with ^, "
@@ -286,7 +283,6 @@ def _check_policy(policy: Policy, *, is_operator: bool, bytes_max: int) -> None:
     size = len(msgspec.json.encode(policy.definition))
     if size > bytes_max:
         raise ValueError(f"{called}: {size} bytes, {bytes_max} are allowed (arguments_bytes_max)")
-    read_pattern(policy.pattern)
 
 
 # ---- policies of a vhost ------------------------------------------------------------------------
@@ -304,6 +300,21 @@ class _Rule(NamedTuple):
     pattern: re.Pattern[str]
     steps: int
     kinds: frozenset[str]
+
+
+class PreparedPolicy(NamedTuple):
+    """A policy that was checked: putting it into effect takes no time to speak of."""
+
+    is_operator: bool
+    rule: _Rule
+    row: bytes
+    """As the catalog keeps it."""
+
+
+def prepare_policy(policy: Policy, *, is_operator: bool, bytes_max: int) -> PreparedPolicy:
+    """All that can be done with one by itself; raises ``ValueError`` when it cannot be."""
+    _check_policy(policy, is_operator=is_operator, bytes_max=bytes_max)
+    return PreparedPolicy(is_operator, _rule(policy), msgspec.msgpack.encode(policy))
 
 
 class PolicyTable:
@@ -339,11 +350,9 @@ class PolicyTable:
         """In the order in which they are asked."""
         return [rule.policy for rule in self._order[is_operator]]
 
-    def new_names(self, policies: Iterable[tuple[bool, Policy]]) -> int:
-        """How many of them are not there yet, each name once."""
-        return len(
-            {(kind, each.name) for kind, each in policies if each.name not in self._rules[kind]}
-        )
+    def new_names(self, names: Iterable[tuple[bool, str]]) -> int:
+        """How many of these (is_operator, name) are not there yet, each once."""
+        return sum(name not in self._rules[is_operator] for is_operator, name in set(names))
 
     def steps_by_name(self) -> dict[tuple[bool, str], int]:
         """What each pattern costs, by (is_operator, name)."""
@@ -353,12 +362,12 @@ class PolicyTable:
             for name, rule in rules.items()
         }
 
-    def put(self, policies: Iterable[tuple[bool, Policy]]) -> None:
-        """Policies that were checked, each new or instead of the one of its name."""
-        for is_operator, policy in policies:
-            self._rules[is_operator][policy.name] = _rule(policy)
-            body = msgspec.msgpack.encode(policy)
-            self._engine.define(_kind(is_operator), self._key(policy.name), body)
+    def put(self, policies: Iterable[PreparedPolicy]) -> None:
+        """All at once, each new or instead of the one of its name."""
+        for is_operator, rule, row in policies:
+            name = rule.policy.name
+            self._rules[is_operator][name] = rule
+            self._engine.define(_kind(is_operator), self._key(name), row)
         self._changed()
 
     def delete(self, name: str, *, is_operator: bool) -> bool:

@@ -25,10 +25,10 @@ from penstock.adapters.amqp.topology.exchange import (
 from penstock.adapters.amqp.topology.matching import to_queue
 from penstock.adapters.amqp.topology.policies import (
     EXCHANGE,
-    Policy,
     PolicySweep,
     PolicyTable,
-    check_policies,
+    PreparedPolicy,
+    check_patterns,
 )
 from penstock.adapters.amqp.topology.queue import AmqpQueue, no_queue
 from penstock.adapters.amqp.topology.queue_registry import QueueRegistry
@@ -113,13 +113,14 @@ class VirtualHost:
         self._apply_policies([exchange])
         self.router.forget()
 
-    def put_policies(self, policies: Sequence[tuple[bool, Policy]]) -> None:
-        """All of these (is_operator, policy), new or changed; raises for the first that cannot be.
+    def put_policies(self, policies: Sequence[PreparedPolicy]) -> None:
+        """All of these at once, new or changed; raises when there cannot be so many.
 
         In effect for what lives once ``sweep`` is done, for what is declared from now on at once.
         """
-        check_policies(policies, self.policies, self.limits.arguments_bytes_max)
-        self.limits.check_policies(self.policies.new_names(policies))
+        check_patterns(policies, self.policies)
+        names = [(is_operator, rule.policy.name) for is_operator, rule, _ in policies]
+        self.limits.check_policies(self.policies.new_names(names))
         self.policies.put(policies)
         self._sweep()
 

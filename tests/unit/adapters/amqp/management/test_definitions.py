@@ -18,6 +18,7 @@ from penstock.adapters.amqp.management.definitions import (
     import_definitions,
     read_definitions,
 )
+from penstock.adapters.amqp.topology import policies
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
 
@@ -236,15 +237,42 @@ def test_an_export_is_made_row_by_row_and_lives_with_what_changes_meanwhile() ->
     assert taken >= 500  # a step for each queue
 
 
-def test_the_patterns_of_policies_are_read_one_step_each() -> None:
-    bench = AmqpBench()
+def test_policies_are_prepared_one_a_step_and_come_into_effect_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, calls = AmqpBench(), 0
+    table = bench.broker.vhosts["/"].policies
+    check = policies._check_policy
+
+    def counted(*args: Any, **named: Any) -> None:
+        nonlocal calls
+        calls += 1
+        check(*args, **named)
+
+    monkeypatch.setattr(policies, "_check_policy", counted)
     rows = [
         {"vhost": "/", "name": f"p{each}", "pattern": f"^q{each}", "definition": {"max-length": 1}}
-        for each in range(200)
+        for each in range(1000)
     ]
-    steps = import_definitions(bench.broker, msgspec.convert({"policies": rows}, Definitions))
-    assert len(list(steps)) >= 200
-    assert len(bench.broker.vhosts["/"].policies.all(is_operator=False)) == 200
+    document = msgspec.convert({"policies": rows}, Definitions)
+    seen, most, before = set(), 0, 0
+    for _ in import_definitions(bench.broker, document):
+        most, before = max(most, calls - before), calls
+        seen.add(len(table))
+    assert calls == 1000
+    assert most == 1
+    assert seen == {0, 1000}
+
+
+def test_a_policy_that_cannot_be_is_refused_before_any_is_made() -> None:
+    bench = AmqpBench()
+    rows = [
+        {"vhost": "/", "name": f"p{each}", "pattern": "^q", "definition": {"max-length": each}}
+        for each in (1, 2, -1)
+    ]
+    with pytest.raises(ValueError, match="'p-1': max-length"):
+        imported(bench, {"policies": rows})
+    assert len(bench.broker.vhosts["/"].policies) == 0
 
 
 def test_a_crash_in_the_middle_leaves_the_parts_made_so_far_and_the_same_document_the_rest() -> (

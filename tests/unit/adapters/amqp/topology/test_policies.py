@@ -5,8 +5,9 @@ import pytest
 from penstock.adapters.amqp.topology.policies import (
     OBJECTS_AT_A_TIME,
     Policy,
-    check_policies,
+    check_patterns,
     merged_definition,
+    prepare_policy,
     read_pattern,
     with_policy,
 )
@@ -21,6 +22,12 @@ from penstock.wire.amqp.methods.queue import Bind, Declare, Delete
 def policy(name="p", pattern=".*", priority=0, apply_to="all", **definition):
     keys = {key.replace("_", "-"): value for key, value in definition.items()}
     return Policy(name=name, pattern=pattern, definition=keys, priority=priority, apply_to=apply_to)
+
+
+def checked(policies: list[tuple[bool, Policy]]) -> None:
+    check_patterns(
+        [prepare_policy(each, is_operator=kind, bytes_max=1024) for kind, each in policies], None
+    )
 
 
 def put(bench, *policies, is_operator=False, vhost="/"):
@@ -333,30 +340,30 @@ def test_a_queue_deleted_while_it_waits_to_be_looked_at_is_passed_over(bench, pe
 )
 def test_a_policy_that_cannot_be_is_refused_with_a_sentence(wrong, told):
     with pytest.raises(ValueError, match=told):
-        check_policies([(False, wrong)], None, 1024)
+        checked([(False, wrong)])
 
 
 def test_an_operator_says_nothing_about_names():
     fine = policy(expires=1, overflow="drop-head", delivery_limit=1)
-    check_policies([(True, fine)], None, 1024)
+    checked([(True, fine)])
     for key in ("dead_letter_exchange", "alternate_exchange", "queue_mode"):
         with pytest.raises(ValueError, match="is not known"):
-            check_policies([(True, policy(**{key: "lazy"}))], None, 1024)
+            checked([(True, policy(**{key: "lazy"}))])
 
 
 def test_what_rabbitmq_knows_and_nothing_here_has_is_taken_and_told():
     known = policy(queue_mode="lazy", ha_mode="all", max_length=1)
-    check_policies([(False, known)], None, 1024)
+    checked([(False, known)])
     assert known.ignored == ["queue-mode", "ha-mode"]
 
 
 def test_patterns_of_one_vhost_have_a_bound_together():
     many = [(False, policy(f"p{number}", "a.*b", expires=1)) for number in range(17)]
     with pytest.raises(ValueError, match="together may take too long"):
-        check_policies(many, None, 1024)
-    check_policies(many[:16], None, 1024)
+        checked(many)
+    checked(many[:16])
     anchored = [(False, policy(f"p{number}", "^a.*b$", expires=1)) for number in range(1000)]
-    check_policies(anchored, None, 1024)
+    checked(anchored)
 
 
 @pytest.mark.parametrize(
