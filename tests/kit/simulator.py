@@ -14,17 +14,21 @@ is checked when the run ends (``simulation/endings.py``).
 """
 
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from kit.simulation import direct
+from kit.simulation import delaying, direct
 from kit.simulation.endings import finish
 from kit.simulation.laws import check_step
 from kit.simulation.steps import STEPS
 from kit.simulation.world import World
 
 STEPS_DEFAULT: Final = 2000
+
+Possible = tuple[tuple[float, Callable[[World], None]], ...]
+"""How often, and what."""
 
 
 class SimulationFailed(AssertionError):
@@ -47,12 +51,27 @@ class Outcome:
     received: int
     direct: int = 0
     """Messages that topics without a log handed out."""
+    spilled: int = 0
+    """Delayed messages that were in files at once, at most."""
 
 
-def simulate(seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False) -> Outcome:
-    """Run one seed to its end; ``is_direct``: with a topic without a log beside the others."""
+def simulate(
+    seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False, is_spilling: bool = False
+) -> Outcome:
+    """Run one seed to its end.
+
+    ``is_direct``: with a topic without a log beside the others. ``is_spilling``: with delays for
+    most of which memory has no place.
+    """
     world = World(seed)
     possible = (*STEPS, *direct.STEPS) if is_direct else STEPS
+    if is_spilling:
+        with delaying.spilling(world):
+            return _run(world, steps, (*possible, *delaying.STEPS))
+    return _run(world, steps, possible)
+
+
+def _run(world: World, steps: int, possible: Possible) -> Outcome:
     choices = [step for _, step in possible]
     weights = list(accumulate(weight for weight, _ in possible))
     try:
@@ -63,13 +82,14 @@ def simulate(seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False) 
             step(world)
             check_step(world)
             direct.check(world)
+            delaying.check(world)
         world.trace.note("the end")
         finish(world)
     except Exception as error:
         raise SimulationFailed(_report(world, error)) from error
     ledger = world.ledger
     return Outcome(
-        seed,
+        world.seed,
         world.trace.digest,
         world.trace.count,
         world.turns,
@@ -78,6 +98,7 @@ def simulate(seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False) 
         ledger.refused_count,
         ledger.received_count,
         world.direct_messages,
+        world.spilled_max,
     )
 
 

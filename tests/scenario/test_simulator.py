@@ -24,6 +24,10 @@ SEEDS_DIRECT = range(20_000, 20_200)
 STEPS_DIRECT = 1000
 """With a topic without a log; seeds of their own, for they make other runs."""
 
+SEEDS_SPILLING = range(30_000, 30_100)
+STEPS_SPILLING = 1000
+"""With more delays than memory holds; seeds of their own, too."""
+
 WORKERS = 2
 """Processes that share the seeds out; each seed is a world of its own."""
 
@@ -68,6 +72,19 @@ def test_no_seed_breaks_a_law_beside_a_topic_without_a_log():
         outcomes = list(pool.map(run, SEEDS_DIRECT, chunksize=5))
     assert sum(outcome.confirmed for outcome in outcomes) > 50 * len(SEEDS_DIRECT)
     assert sum(outcome.direct for outcome in outcomes) > 50 * len(SEEDS_DIRECT)
+
+
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_law_with_more_delays_than_memory_holds():
+    run = partial(simulate, steps=STEPS_SPILLING, is_spilling=True)
+    with ProcessPoolExecutor(
+        WORKERS,
+        mp_context=get_context("spawn"),
+        initializer=logging.disable,
+        initargs=(logging.CRITICAL,),
+    ) as pool:
+        outcomes = list(pool.map(run, SEEDS_SPILLING, chunksize=5))
+    assert sum(outcome.spilled for outcome in outcomes) > 10 * len(SEEDS_SPILLING)
 
 
 def digest_in_another_process(seed, hash_seed):

@@ -58,7 +58,12 @@ def grant(world: World) -> None:
 
 
 def hand_back(
-    world: World, consumer: SimConsumer, places: list[tuple[int, int]], verb: str
+    world: World,
+    consumer: SimConsumer,
+    places: list[tuple[int, int]],
+    verb: str,
+    *,
+    delay_ms: int | None = None,
 ) -> None:
     """Settle, requeue or reject what a consumer holds."""
     by_queue: dict[QueueId, list[int]] = {}
@@ -74,8 +79,8 @@ def hand_back(
         world.trace.note(f"{consumer.name} {verb} {queue_id}@{offsets[0]} x{len(offsets)}")
         subscription = consumer.subscription
         if verb == "requeue":
-            delay_ms = world.rng.choice((0, 0, 50))
-            subscription.requeue(queue_id, offsets, delay_ms=delay_ms, count=True)
+            later_ms = world.rng.choice((0, 0, 50)) if delay_ms is None else delay_ms
+            subscription.requeue(queue_id, offsets, delay_ms=later_ms, count=True)
         else:
             if verb == "settle":
                 subscription.settle(queue_id, offsets)

@@ -11,6 +11,7 @@ from typing import Final
 from kit.simulation import direct
 from kit.simulation.committing import finish_job, run_job, start_job, turn
 from kit.simulation.consuming import hand_back, leave
+from kit.simulation.delaying import put_aside
 from kit.simulation.laws import check_step
 from kit.simulation.ledger import LawBroken, Sent
 from kit.simulation.operating import raise_or_clear
@@ -76,6 +77,8 @@ def drain(world: World) -> None:
     for _ in range(4):
         world.clock.advance(250)
         _round(world)
+    _settle_until(world, _undrained, "cannot be drained")
+    _settle_until(world, put_aside, "never gets what was put aside (D14)")
     _settle_until(world, _undrained, "cannot be drained")
     confirmed = world.ledger.confirmed_by_queue()
     delayed = world.ledger.delayed_by_topic()

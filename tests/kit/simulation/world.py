@@ -149,6 +149,10 @@ class World:
         self.turns = 0
         self.direct_messages = 0
         """Handed out by topics without a log, in all lives."""
+        self.is_spilling = False
+        """Hardly any delay fits into memory (``delaying.py``)."""
+        self.spilled_max = 0
+        """Notes in the files of delays, at most."""
         self.chain_checked: tuple[int, ...] = ()
         """Turns, durable position, messages and lives when the chain was last looked at."""
         self._refused_ms = -RETRY_MS
