@@ -984,11 +984,13 @@ class ReadyBodyBytes:
     are read once, which the limit itself keeps few.
     """
 
-    __slots__ = ("_base", "_cursor", "_read", "_read_upto", "_sizes", "_unread")
+    __slots__ = ("_base", "_cursor", "_is_shared_out", "_read", "_read_upto", "_sizes", "_unread")
 
-    def __init__(self, cursor: QueueCursor, read: Read) -> None:
+    def __init__(self, cursor: QueueCursor, read: Read, *, whole_batches: bool = False) -> None:
         self._cursor = cursor
         self._read = read
+        self._is_shared_out = not whole_batches
+        """Messages of a batch come and go one by one, each with its share of the bytes."""
         self._base = self._read_upto = cursor.floor()
         self._sizes = array("I")
         self._unread = 0
@@ -1023,12 +1025,24 @@ class ReadyBodyBytes:
                 return
             records = self._read([(entry[0], entry[4]) for entry in entries])
             for entry, record in zip(entries, records, strict=True):
-                # Offsets that nothing was stored under, and all but the first of a batch.
+                # Offsets that nothing was stored under, and all but the first of a whole batch.
                 self._fill(entry[1])
+                if entry[5] > 1 and self._is_shared_out:
+                    self._share_out(entry, 0 if record is None else record.shape.body_len)
+                    continue
                 size = 0 if record is None or is_settled(entry[1]) else record.shape.body_len
                 self._sizes.append(size)
                 self._unread += size
                 self._fill(entry[1] + entry[5])
+
+    def _share_out(self, entry: IndexEntry, size: int) -> None:
+        is_settled, (share, rest) = self._cursor.settled.is_settled, divmod(size, entry[5])
+        shares = [
+            0 if is_settled(entry[1] + number) else share + (number < rest)
+            for number in range(entry[5])
+        ]
+        self._sizes.extend(shares)
+        self._unread += sum(shares)
 
     def _fill(self, end: int) -> None:
         self._sizes.extend([0] * (end - self._base - len(self._sizes)))

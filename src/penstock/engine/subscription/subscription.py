@@ -792,7 +792,9 @@ class Subscription:
         known = self._ready_body_bytes
         for cursor in self._cursors:
             if cursor.queue_id not in known:
-                known[cursor.queue_id] = ReadyBodyBytes(cursor, self._host.read)
+                known[cursor.queue_id] = ReadyBodyBytes(
+                    cursor, self._host.read, whole_batches=self.options.whole_batches
+                )
         return sum(each.total() for each in known.values())
 
     def statistics(self) -> SubscriptionStatistics:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.batches import WIRE, BatchFacts, batch, numbered
 from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.cursor import TRIM_MIN
@@ -130,3 +131,22 @@ def test_the_figure_is_the_sum_of_what_is_ready(steps):
         else:
             assert reader.ready_body_bytes() == sum(sizes[offset] for offset in ready)
     assert reader.ready_body_bytes() == sum(sizes[offset] for offset in ready)
+
+
+@pytest.mark.parametrize("whole_batches", [False, True])
+def test_messages_of_a_batch_have_their_share_of_its_bytes(whole_batches):
+    bench = Workbench(facts={WIRE: BatchFacts()})
+    topic = bench.topic()
+    options = SubscriptionOptions(sees_unsynced=True, whole_batches=whole_batches)
+    reader = bench.engine.create_subscription(topic.name, "s", options)
+    record = batch(*numbered(3))
+    size = record.shape.body_len
+    bench.publish(bench.channel(), topic, record, b"behind")
+    bench.turns()
+    assert reader.ready_body_bytes() == size + 6
+    consumer = taking(bench, reader, window=1)
+    bench.turns()
+    first = -(-size // 3)
+    assert reader.ready_body_bytes() == (6 if whole_batches else size - first + 6)
+    reader.detach(consumer)
+    assert reader.ready_body_bytes() == size + 6
