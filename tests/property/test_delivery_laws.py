@@ -154,6 +154,8 @@ class World:
             case "wait":
                 self.host.clock.advance(count * 100)
                 self.subscription.due(self.host.clock.monotonic_ms())
+                # Another may have taken over: what the active one had goes to it.
+                self.forget_what_is_not_in_flight()
         self.host.run(7)
 
     def publish(self, pick, count, *, is_delayed):
