@@ -10,7 +10,8 @@ consumers and not among those that hold data by themselves (D11), because its le
 position is what the query says it has processed for good: the ``start`` of its polls. Rows in the
 catalog hold leases, cursors hold positions, so both outlive the broker. A lease is looked at every
 second, a brake ten times as often while somebody is behind; in pieces of ``LOOK_STEPS_MAX`` queues,
-and others have their turns between two of them, however many queries there are.
+and others have their turns between two of them, however many queries there are. A query that is
+forgotten is so at once; its positions go piece by piece, in the same looks.
 
 Invariants: a position goes back only when a query that was silent takes its lease there, or when
 two polls in a row name an older one: a poll that was late does not undo the one after it. A lease
@@ -95,6 +96,8 @@ class QueryRow(msgspec.Struct, frozen=True):
     subscription: str = ""
     """Empty in rows of before: the name."""
     checkpoint: str = ""
+    is_leaving: bool = False
+    """True when it is forgotten, and some of its positions are still there."""
 
 
 class Query:
@@ -161,7 +164,7 @@ class Query:
             and self.state not in ("stopped", "failed")
         )
 
-    def row(self) -> bytes:
+    def row(self, *, is_leaving: bool = False) -> bytes:
         lease = self.lease
         row = QueryRow(
             lease.ttl_ms,
@@ -170,6 +173,7 @@ class Query:
             lease.text,
             self.subscription,
             self.checkpoint,
+            is_leaving,
         )
         return msgspec.json.encode(row)
 
@@ -251,6 +255,8 @@ LOOK_STEPS_MAX: Final = 500
 POSITION_STEPS: Final = 6
 QUEUE_POSITION_STEPS: Final = 3
 """What it costs to make the position of a query on a topic, and on each of its queues."""
+FORGET_STEPS: Final = 2
+"""What it costs to remove the position of a query on a topic, and again on each of its queues."""
 LOOK_PIECE_MS: Final = 20
 """Between two pieces of a look: it may take a tenth of a core, and no more."""
 SAVE_MS: Final = 60_000
@@ -286,6 +292,8 @@ class QueryRegistry:
         self.queries: dict[str, Query] = {}
         self._by_checkpoint: dict[tuple[str, str], Query] = {}
         """By subscription and checkpoint."""
+        self._leaving: dict[str, Query] = {}
+        """Forgotten, with positions that are still to be removed; nobody else knows them."""
         self.readers: dict[Topic, dict[Query, int]] = {}
         """Who reads a topic, and how many queues it had then; to be looked at only."""
         self.positions = 0
@@ -327,7 +335,9 @@ class QueryRegistry:
             query.lease.restore(min(row.heard_ms, wall_ms), row.cause, row.text)
             query.saved_ms = row.heard_ms
             self._identify(query, row.subscription or name, row.checkpoint)
-        if self.queries:
+            if row.is_leaving:
+                self._leave(query)
+        if self.queries or self._leaving:
             self.look_ms = self._chain.now_ms
 
     # What queries say.
@@ -353,11 +363,17 @@ class QueryRegistry:
         leaves it before its end leaves a query on some of the topics, and the next request of the
         same query makes the rest; so does one behind a crash, since the row is saved first.
         """
-        query = self.find(subscription, checkpoint)
-        missing = self._check_positions(query, topics)
+        while True:
+            # Names, places and positions of those that leave are free once they are gone.
+            yield from self._forgetting()
+            query = self.find(subscription, checkpoint)
+            missing = self._check_positions(query, topics)
+            if query is None:
+                self._make_room(subscription, checkpoint)
+            if not self._leaving:
+                break
         is_new = query is None
         if query is None:
-            self._make_room(subscription, checkpoint)
             name = self._free_name(subscription, checkpoint)
             query = self._known(name, self._chain.clock.wall_ms())
         if checkpoint and not query.checkpoint:
@@ -407,7 +423,9 @@ class QueryRegistry:
         self._coming -= queues
 
     def heartbeat(self, query: Query) -> None:
-        """It polled or reported: it lives, and so does its lease."""
+        """It polled or reported: it lives, and so does its lease; not that of a forgotten one."""
+        if self.queries.get(query.name) is not query:
+            return
         query.heard_ms = self._chain.now_ms
         wall_ms = self._chain.clock.wall_ms()
         lease = query.lease
@@ -425,36 +443,69 @@ class QueryRegistry:
             self._chain.request_turn()
 
     def save(self, query: Query) -> None:
-        """Put its row into the next transaction."""
+        """Put its row into the next transaction, unless it was forgotten meanwhile."""
+        if self.queries.get(query.name) is not query:
+            return
         query.saved_ms = query.lease.heard_ms
         self._definitions.put(QUERY_KIND, query.name, query.row())
         self._chain.request_turn()
 
     def release(self, name: str, *, is_final: bool) -> None:
-        """Nothing is kept for it any more; with ``is_final`` it is forgotten."""
+        """Nothing is kept for it any more; with ``is_final`` it is forgotten.
+
+        Many positions are removed piece by piece (``due``), also behind a crash.
+        """
         query = self.queries.get(name)
         if query is None:
             return
         query.lease.release()
         query.state = "stopped"
         if is_final:
-            del self.queries[name]
-            self._by_checkpoint.pop((query.subscription, query.checkpoint), None)
-            for topic, read in list(query.reads.items()):
-                if not topic.is_deleted:
-                    self._remove_subscription(topic, read, "released")
-                self._unread(query, topic)
-            self._definitions.delete(QUERY_KIND, name)
+            self._leave(query)
+            if len(self._leaving) > 1 or self._forget_some():
+                self._definitions.put(QUERY_KIND, name, query.row(is_leaving=True))
         else:
             self.save(query)
         self.look_ms = self._chain.now_ms
         self._chain.request_turn()
+
+    def _leave(self, query: Query) -> None:
+        del self.queries[query.name]
+        self._by_checkpoint.pop((query.subscription, query.checkpoint), None)
+        self._leaving[query.name] = query
+
+    def _forget_some(self) -> bool:
+        """One piece of it; True when there is more."""
+        steps = 0
+        for step in self._forgetting():
+            steps += step
+            if steps >= LOOK_STEPS_MAX:
+                break
+        return bool(self._leaving)
+
+    def _forgetting(self) -> Iterator[int]:
+        """Remove the positions of all that leave; may be left and begun again at any step."""
+        while self._leaving:
+            query = next(iter(self._leaving.values()))
+            if query.reads:
+                topic, read = next(iter(query.reads.items()))
+                if not topic.is_deleted:
+                    self._remove_subscription(topic, read, "released")
+                self._unread(query, topic)
+                yield FORGET_STEPS * (1 + len(topic.queues))
+            else:
+                # Last: as long as one position is there, a restart knows that it has to go.
+                del self._leaving[query.name]
+                self._definitions.delete(QUERY_KIND, query.name)
 
     # Leases and brakes.
 
     def due(self, now_ms: int) -> None:
         """Look at leases and brakes, if it is time; or at the next piece of them."""
         if self.look_ms is None or now_ms < self.look_ms:
+            return
+        if self._leaving and self._forget_some():
+            self.look_ms = now_ms + LOOK_PIECE_MS
             return
         if self._round is None:
             self._is_behind = False

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.workbench import Workbench
-from penstock.engine.spark.query import POSITION_STEPS, QUEUE_POSITION_STEPS, QueryRefused
+from penstock.engine.spark.query import (
+    FORGET_STEPS,
+    LOOK_PIECE_MS,
+    LOOK_STEPS_MAX,
+    POSITION_STEPS,
+    QUERY_KIND,
+    QUEUE_POSITION_STEPS,
+    QueryRefused,
+)
 from penstock.engine.spark.query_service import (
     QUEUE_STEPS,
     STEPS_MAX,
@@ -539,3 +547,49 @@ def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
 def test_when_nothing_fits_the_oldest_message_goes():
     stretches = [stretch(500, store_ms=9), stretch(500, store_ms=5)]
     assert finished(fair_ends(stretches, 0, 10)) == [0, 1]
+
+
+def test_a_final_release_over_many_topics_removes_its_positions_over_several_turns():
+    bench = crowd()
+    turns_until_answered(bench, long_lease(bench))
+    left = [len(positions(bench))]
+    bench.engine.queries.release("etl", is_final=True)
+    assert not bench.engine.queries.registry.queries
+    left.append(len(positions(bench)))
+    bench.settle()
+    left.append(len(positions(bench)))
+    while left[-1]:
+        bench.advance(LOOK_PIECE_MS)
+        left.append(len(positions(bench)))
+    gone = [before - after for before, after in pairwise(left)]
+    assert max(gone) == LOOK_STEPS_MAX // (2 * FORGET_STEPS)
+    assert sum(gone) == TOPICS
+    assert bench.engine.queries.registry.positions == 0
+
+
+def test_a_final_release_goes_on_behind_a_crash():
+    bench = crowd()
+    turns_until_answered(bench, long_lease(bench))
+    bench.engine.queries.release("etl", is_final=True)
+    bench.sync()
+    bench.kill()
+    assert not bench.engine.queries.registry.queries
+    assert positions(bench)
+    while positions(bench):
+        bench.advance(LOOK_PIECE_MS)
+    bench.settle()
+    bench.kill()
+    assert bench.engine.definitions(QUERY_KIND) == {}
+
+
+def test_a_query_that_comes_again_while_its_positions_are_removed_begins_anew():
+    bench = crowd()
+    turns_until_answered(bench, long_lease(bench))
+    before = bench.query()
+    bench.engine.queries.release("etl", is_final=True)
+    assert positions(bench)
+    turns_until_answered(bench, long_lease(bench))
+    bench.advance(1000)
+    assert bench.query() is not before
+    assert len(positions(bench)) == TOPICS
+    assert bench.engine.queries.registry.positions == TOPICS
