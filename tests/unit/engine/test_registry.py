@@ -445,6 +445,17 @@ def test_a_length_limit_drops_from_the_queues_it_reads():
     assert sum(subscription.ready(world.ids[number]) for number in (1, 3)) == 2
 
 
+def test_a_queue_that_is_subscribed_again_is_not_what_an_earlier_consumer_still_waits_for():
+    world = Partitions()
+    subscription = world.subscribe(0, 1, 2)
+    consume(subscription, Window(2), name="c", queue_ids=world.ids[:2])
+    world.unsubscribe(0)
+    world.subscribe(0)
+    assert len(subscription.consumers) == 1
+    world.unsubscribe(1)  # the last that it reads: it is not left alone with nothing to read
+    assert subscription.consumers == []
+
+
 def test_who_reads_only_a_queue_that_is_unsubscribed_is_told_and_the_others_go_on():
     world = Partitions()
     subscription = world.subscribe(0, 1)

@@ -194,6 +194,20 @@ class Consumer:
         """Whether it wants messages of this queue."""
         return not self.queue_ids or queue_id in self.queue_ids
 
+    def keeps_reading(self, gone_id: QueueId, left_ids: list[QueueId]) -> bool:
+        """A queue is gone; False when it wants nothing of those that are left.
+
+        Should the queue be subscribed again, it would have to come again, too: so it does not wait
+        for it, and is told when it has nothing else.
+        """
+        if not self.queue_ids:
+            return True
+        kept = tuple([each for each in self.queue_ids if each != gone_id])
+        if not any(each in kept for each in left_ids):
+            return False
+        self.queue_ids = kept
+        return True
+
     def available_messages(self) -> int:
         """Messages it may be handed now; 0 for whichever reason (``blocked_by`` names them)."""
         return self.available()[0]

@@ -977,7 +977,7 @@ class ConsumerSet:
         self._settler.clear_in_flight(cursor)
         was_active = cursor.dispatcher.disband()
         for consumer in list(self._members.values()):
-            if any(consumer.takes_from(each.queue_id) for each in self._cursors):
+            if consumer.keeps_reading(cursor.queue_id, [each.queue_id for each in self._cursors]):
                 if consumer is was_active and not consumer.active_queues:
                     consumer.outlet.active_changed(consumer, False)
                 continue
