@@ -9,12 +9,17 @@ goes on; a breach stops it with the seed, the step and the last events::
     outcome = simulate(seed=7)          # raises SimulationFailed with a report
     outcome.digest                      # sha256 of the trace
 
+A *family* of seeds says what a world has and what may happen in it (``steps.Family``): another kind
+of topic, subscription or peer is another family, and the traces of the others stay as they are::
+
+    simulate(seed=7, family=PARTITIONS)
+
 Not here: what can happen (``simulation/steps.py``), what must hold (``simulation/laws.py``), what
 is checked when the run ends (``simulation/endings.py``).
 """
 
 import traceback
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -22,13 +27,10 @@ from typing import Final
 from kit.simulation import delaying, direct
 from kit.simulation.endings import finish
 from kit.simulation.laws import check_step
-from kit.simulation.steps import STEPS
+from kit.simulation.steps import CLASSIC, Family
 from kit.simulation.world import World
 
 STEPS_DEFAULT: Final = 2000
-
-Possible = tuple[tuple[float, Callable[[World], None]], ...]
-"""How often, and what."""
 
 
 class SimulationFailed(AssertionError):
@@ -55,25 +57,16 @@ class Outcome:
     """Delayed messages that were in files at once, at most."""
 
 
-def simulate(
-    seed: int, steps: int = STEPS_DEFAULT, *, is_direct: bool = False, is_spilling: bool = False
-) -> Outcome:
-    """Run one seed to its end.
-
-    ``is_direct``: with a topic without a log beside the others. ``is_spilling``: with delays for
-    most of which memory has no place.
-    """
-    world = World(seed)
-    possible = (*STEPS, *direct.STEPS) if is_direct else STEPS
-    if is_spilling:
-        with delaying.spilling(world):
-            return _run(world, steps, (*possible, *delaying.STEPS))
-    return _run(world, steps, possible)
+def simulate(seed: int, steps: int = STEPS_DEFAULT, family: Family = CLASSIC) -> Outcome:
+    """Run one seed of a family to its end."""
+    world = World(seed, kinds=family.kinds, has_batches=family.has_batches)
+    with delaying.spilling(world) if family.is_spilling else nullcontext():
+        return _run(world, steps, family)
 
 
-def _run(world: World, steps: int, possible: Possible) -> Outcome:
-    choices = [step for _, step in possible]
-    weights = list(accumulate(weight for weight, _ in possible))
+def _run(world: World, steps: int, family: Family) -> Outcome:
+    choices = [step for _, step in family.steps]
+    weights = list(accumulate(weight for weight, _ in family.steps))
     try:
         world.boot()
         for number in range(steps):
@@ -84,9 +77,9 @@ def _run(world: World, steps: int, possible: Possible) -> Outcome:
             direct.check(world)
             delaying.check(world)
         world.trace.note("the end")
-        finish(world)
+        finish(world, is_released=family.is_released)
     except Exception as error:
-        raise SimulationFailed(_report(world, error)) from error
+        raise SimulationFailed(_report(world, family, error)) from error
     ledger = world.ledger
     return Outcome(
         world.seed,
@@ -102,7 +95,7 @@ def _run(world: World, steps: int, possible: Possible) -> Outcome:
     )
 
 
-def _report(world: World, error: Exception) -> str:
+def _report(world: World, family: Family, error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     events = "\n".join(f"  {line}" for line in world.trace.last)
     return (
@@ -110,5 +103,6 @@ def _report(world: World, error: Exception) -> str:
         f"{type(error).__name__}: {error}\n"
         f"raised in {where.name} ({where.filename.rpartition('penstock/')[2]}:{where.lineno})\n"
         f"last events:\n{events}\n"
-        f"again: ./penstock test tests/scenario/test_simulator.py --seed {world.seed}"
+        "again: ./penstock test tests/scenario/test_simulator.py "
+        f"-k {family.name} --seed {world.seed}"
     )

@@ -1,6 +1,6 @@
 """Write down what the code of today does; ``tests/scenario/test_pinned.py`` holds later code to it.
 
-    .venv/bin/python tests/pinned/record.py [digests] [tapes] [data] [views]
+    .venv/bin/python tests/pinned/record.py [digests] [digests-partitions] [tapes] [data] [views]
 
 Only for a change of behaviour that is meant: whatever is recorded anew is not pinned any more.
 """
@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +21,8 @@ import directory
 import rocketmq_scripts
 
 from kit.pin_bench import LATER_MS, SMALL, PinBench
-from kit.simulator import simulate
+from kit.simulation.steps import CLASSIC, PARTITIONS
+from kit.simulator import STEPS_DEFAULT, simulate
 from penstock.testing.clock import START_WALL_MS
 
 HERE = Path(__file__).parent
@@ -65,9 +67,24 @@ def data():
 
 
 def digests():
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        outcomes = pool.map(simulate, range(SEEDS), chunksize=5)
-        (HERE / "digests").write_text("".join(f"{each.digest}\n" for each in outcomes))
+    record_digests(CLASSIC)
+
+
+def digests_partitions():
+    record_digests(PARTITIONS)
+
+
+def record_digests(family):
+    with ProcessPoolExecutor(
+        2,
+        mp_context=get_context("spawn"),
+        initializer=logging.disable,
+        initargs=(logging.CRITICAL,),
+    ) as pool:
+        each_steps, each_family = repeat(STEPS_DEFAULT), repeat(family)
+        outcomes = pool.map(simulate, range(SEEDS), each_steps, each_family, chunksize=5)
+        lines = [f"{each.digest}\n" for each in outcomes]
+    (HERE / family.pinned).write_text("".join(lines))
 
 
 def views():
@@ -77,7 +94,13 @@ def views():
     subprocess.run([sys.executable, "-m", "pytest", "-q", test], env=environment, check=True)
 
 
-PARTS = {"digests": digests, "tapes": tapes, "data": data, "views": views}
+PARTS = {
+    "digests": digests,
+    "digests-partitions": digests_partitions,
+    "tapes": tapes,
+    "data": data,
+    "views": views,
+}
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)

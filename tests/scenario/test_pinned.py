@@ -11,6 +11,7 @@ import tarfile
 from base64 import b64encode
 from concurrent.futures import ProcessPoolExecutor
 from http.client import HTTPConnection
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,8 @@ from click.testing import CliRunner
 
 from kit.amqp.management_tool import ManagementTool
 from kit.pin_bench import LATER_MS, SMALL, PinBench, state
-from kit.simulator import simulate
+from kit.simulation.steps import FAMILIES
+from kit.simulator import STEPS_DEFAULT, simulate
 from penstock.cli.main import penstock
 from penstock.cli.remoting import RemotingClient
 from penstock.testing.clock import START_WALL_MS
@@ -72,23 +74,28 @@ def tape_lines(path):
 
 def pytest_generate_tests(metafunc):
     if "seeds" in metafunc.fixturenames:
-        chunks = [range(SEEDS)]
-        if metafunc.config.getoption("--long"):
-            total = len((PINNED / "digests").read_text().split())
-            chunks = [range(first, first + CHUNK) for first in range(0, total, CHUNK)]
-        metafunc.parametrize("seeds", chunks, ids=lambda chunk: f"{chunk.start}-{chunk.stop}")
+        is_long = metafunc.config.getoption("--long")
+        runs = []
+        for family in [each for each in FAMILIES if each.pinned]:
+            total = len((PINNED / family.pinned).read_text().split()) if is_long else SEEDS
+            step = min(total, CHUNK)
+            for first in range(0, total, step):
+                name = f"{family.name}-{first}-{first + step}"
+                runs.append(pytest.param(family, range(first, first + step), id=name))
+        metafunc.parametrize(("family", "seeds"), runs)
 
 
 @pytest.mark.timeout(600)
-def test_every_seed_leaves_the_trace_it_left(seeds):
-    expected = (PINNED / "digests").read_text().split()
+def test_every_seed_leaves_the_trace_it_left(family, seeds):
+    expected = (PINNED / family.pinned).read_text().split()
     with ProcessPoolExecutor(
         WORKERS,
         mp_context=get_context("spawn"),
         initializer=logging.disable,
         initargs=(logging.CRITICAL,),
     ) as pool:
-        outcomes = list(pool.map(simulate, seeds, chunksize=5))
+        each_steps, each_family = repeat(STEPS_DEFAULT), repeat(family)
+        outcomes = list(pool.map(simulate, seeds, each_steps, each_family, chunksize=5))
     assert [each.seed for each in outcomes if each.digest != expected[each.seed]] == []
 
 

@@ -12,11 +12,13 @@ from multiprocessing import get_context
 import pytest
 
 from kit.simulation.ledger import LawBroken
+from kit.simulation.steps import CLASSIC, DIRECT, FAMILIES, PARTITIONS, SPILLING
 from kit.simulator import SimulationFailed, simulate
 
 STEPS = 2000
-SEEDS = 500
-SEEDS_LONG = 10_000
+SEEDS = {CLASSIC: (500, 10_000), PARTITIONS: (100, 500)}
+"""How many of each family, and how many with ``--long``."""
+
 CHUNK = 100
 """Seeds of one test: small enough that a run shows its progress."""
 
@@ -34,16 +36,22 @@ WORKERS = 2
 
 def pytest_generate_tests(metafunc):
     if "first_seed" in metafunc.fixturenames:
-        seeds = SEEDS_LONG if metafunc.config.getoption("--long") else SEEDS
-        if metafunc.config.getoption("--seed") is not None:
-            seeds = CHUNK
-        metafunc.parametrize("first_seed", range(0, seeds, CHUNK))
+        is_long = metafunc.config.getoption("--long")
+        is_one = metafunc.config.getoption("--seed") is not None
+        counts = {family: each[is_long] for family, each in SEEDS.items()}
+        chunks = [
+            pytest.param(family, first, id=f"{family.name}-{first}")
+            for family, count in (dict.fromkeys(FAMILIES, 1) if is_one else counts).items()
+            for first in range(0, count, CHUNK)
+        ]
+        metafunc.parametrize(("family", "first_seed"), chunks)
 
 
 @pytest.mark.timeout(600)
-def test_no_seed_breaks_a_law(first_seed, chosen_seed):
+def test_no_seed_breaks_a_law(family, first_seed, chosen_seed):
     if chosen_seed is not None:
-        assert simulate(chosen_seed, STEPS).confirmed
+        steps = {DIRECT: STEPS_DIRECT, SPILLING: STEPS_SPILLING}.get(family, STEPS)
+        assert simulate(chosen_seed, steps, family).confirmed
         return
     seeds = range(first_seed, first_seed + CHUNK)
     with ProcessPoolExecutor(
@@ -52,7 +60,7 @@ def test_no_seed_breaks_a_law(first_seed, chosen_seed):
         initializer=logging.disable,
         initargs=(logging.CRITICAL,),
     ) as pool:
-        outcomes = list(pool.map(simulate, seeds, repeat(STEPS), chunksize=5))
+        outcomes = list(pool.map(simulate, seeds, repeat(STEPS), repeat(family), chunksize=5))
     # A simulation in which nothing happens proves nothing.
     assert sum(outcome.confirmed for outcome in outcomes) > 200 * CHUNK
     assert sum(outcome.received for outcome in outcomes) > 400 * CHUNK
@@ -62,7 +70,7 @@ def test_no_seed_breaks_a_law(first_seed, chosen_seed):
 
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_law_beside_a_topic_without_a_log():
-    run = partial(simulate, steps=STEPS_DIRECT, is_direct=True)
+    run = partial(simulate, steps=STEPS_DIRECT, family=DIRECT)
     with ProcessPoolExecutor(
         WORKERS,
         mp_context=get_context("spawn"),
@@ -76,7 +84,7 @@ def test_no_seed_breaks_a_law_beside_a_topic_without_a_log():
 
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_law_with_more_delays_than_memory_holds():
-    run = partial(simulate, steps=STEPS_SPILLING, is_spilling=True)
+    run = partial(simulate, steps=STEPS_SPILLING, family=SPILLING)
     with ProcessPoolExecutor(
         WORKERS,
         mp_context=get_context("spawn"),
@@ -87,18 +95,22 @@ def test_no_seed_breaks_a_law_with_more_delays_than_memory_holds():
     assert sum(outcome.spilled for outcome in outcomes) > 10 * len(SEEDS_SPILLING)
 
 
-def digest_in_another_process(seed, hash_seed):
-    code = f"from kit.simulator import simulate; print(simulate({seed}, 500).digest)"
+def digests_in_another_process(seed, hash_seed):
+    code = (
+        "from kit.simulation.steps import FAMILIES; from kit.simulator import simulate; "
+        f"print(*(simulate({seed}, 500, each).digest for each in FAMILIES))"
+    )
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    ).stdout.split()
 
 
 def test_the_same_seed_leaves_the_same_trace_in_every_process():
-    assert digest_in_another_process(3, "1") == digest_in_another_process(3, "2")
-    assert simulate(3, 500).digest == digest_in_another_process(3, "1")
-    assert simulate(3, 500).digest != simulate(4, 500).digest
+    assert digests_in_another_process(3, "1") == digests_in_another_process(3, "2")
+    here = [simulate(3, 500, family).digest for family in FAMILIES]
+    assert here == digests_in_another_process(3, "1")
+    assert here != [simulate(4, 500, family).digest for family in FAMILIES]
 
 
 def test_a_broken_law_names_seed_step_events_and_the_command_to_see_it_again(monkeypatch):

@@ -4,12 +4,18 @@ import logging
 
 import pytest
 
+from kit.simulation.steps import CLASSIC, DIRECT, PARTITIONS
 from kit.simulator import SimulationFailed, simulate
+from penstock.engine import registry, turn
 from penstock.engine.commit import SettlementBuffer
 from penstock.engine.connection import Connection
 from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.publish import PublishPipeline
+from penstock.engine.registry import Registry
 from penstock.engine.subscription.consumer import Consumer
+from penstock.engine.subscription.cursor import QueueCursor
+from penstock.engine.subscription.pick import Picker
+from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.turn import DispatchQueue
 from penstock.flow.credit import Credit, Gate
 from penstock.log.retention import NOTHING_NEEDED
@@ -30,10 +36,10 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def first_failure(first_seed=0):
+def first_failure(first_seed=0, family=CLASSIC, steps=STEPS):
     for seed in range(first_seed, first_seed + SEEDS):
         try:
-            simulate(seed, STEPS)
+            simulate(seed, steps, family)
         except SimulationFailed as failure:
             return str(failure)
     pytest.fail(f"{SEEDS} seeds did not notice it")
@@ -129,4 +135,63 @@ def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
 def test_messages_without_a_log_that_are_neither_handed_out_nor_counted_are_noticed(monkeypatch):
     monkeypatch.setattr(NonPersistentTopics, "deliver", lambda topics: topics.outbox.clear())
     with pytest.raises(SimulationFailed, match="published directly"):
-        simulate(20_000, STEPS, is_direct=True)
+        simulate(20_000, STEPS, DIRECT)
+
+
+def test_an_unsubscribed_queue_that_a_crash_brings_back_is_noticed(monkeypatch):
+    monkeypatch.setattr(Registry, "unsubscribed", nothing)
+    assert "and was told False" in first_failure(family=PARTITIONS)
+
+
+def test_a_new_queue_that_joins_nobody_is_noticed(monkeypatch):
+    monkeypatch.setattr(registry, "_reads_all", lambda subscription, topic: False)
+    assert "reads the new queue" in first_failure(family=PARTITIONS)
+
+
+def test_another_type_under_those_who_read_is_noticed(monkeypatch):
+    monkeypatch.setattr(QueueCursor, "refusal", nothing)
+    monkeypatch.setattr(QueueCursor, "_change_mode", nothing)
+    assert "was answered None, not" in first_failure(family=PARTITIONS)
+
+
+def test_parts_of_batches_that_a_crash_forgets_are_noticed(monkeypatch):
+    def settle_ranges(subscription, queue_id, ranges):
+        cursor = subscription.cursor(queue_id)
+        for start, end in ranges:
+            subscription._settler.settle_range(cursor, start, end)
+        cursor.unsaved.reset(cursor.settled.low_mark)
+
+    monkeypatch.setattr(Subscription, "settle_ranges", settle_ranges)
+    text = first_failure(family=PARTITIONS)
+    assert "are not settled" in text or "(P1)" in text or "(P2)" in text
+
+
+def test_a_drop_of_nothing_that_asks_for_a_turn_is_noticed(monkeypatch):
+    drop_head = Subscription.drop_head
+
+    def restless(subscription, queue_id, *arguments):
+        dropped = drop_head(subscription, queue_id, *arguments)
+        subscription._changed()
+        return dropped
+
+    monkeypatch.setattr(Subscription, "drop_head", restless)
+    assert "still wants turns" in first_failure(family=PARTITIONS)
+
+
+def test_queues_that_nobody_reads_and_that_keep_the_log_are_noticed(monkeypatch):
+    lowest_needed = turn._lowest_needed
+
+    def clinging(queue, *arguments):
+        is_read = any(each.reads(queue.queue_id) for each in queue.topic.subscriptions.values())
+        return lowest_needed(queue, *arguments) if is_read else queue.index.min_offset
+
+    monkeypatch.setattr(turn, "_lowest_needed", clinging)
+    # A run must be long enough to fill segments.
+    assert "all is settled (D11)" in first_failure(family=PARTITIONS, steps=2000)
+
+
+def test_a_message_of_a_batch_that_is_passed_over_is_noticed(monkeypatch):
+    opened = Picker._opened
+    monkeypatch.setattr(Picker, "_opened", lambda *arguments: opened(*arguments)[-1:])
+    text = first_failure(family=PARTITIONS)
+    assert "never got" in text or "(law" in text or "cannot be drained" in text

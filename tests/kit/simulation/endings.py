@@ -16,7 +16,7 @@ from kit.simulation.laws import check_step
 from kit.simulation.ledger import LawBroken, Sent
 from kit.simulation.operating import raise_or_clear
 from kit.simulation.peers import Following, SimConsumer, SimReader
-from kit.simulation.world import SimTopic, World, kept_from
+from kit.simulation.world import LONG_MS, PLENTY_BYTES, SimTopic, World, kept_from
 from penstock.engine.pull import Pull, PullStatus
 from penstock.engine.subscription.consumer import Consumer
 from penstock.flow.demand import Unlimited
@@ -31,15 +31,23 @@ ROUND_MS: Final = 20
 LONG_ENOUGH_MS: Final = 20 * 3_600_000
 """More than all the hours by which a run may have set the wall clock back."""
 
-VANISHING: Final = ("short", "transient", "dead")
+SWEEP_ROUNDS: Final = 100
+"""Rounds in which snapshots and sweeps have their time several times over."""
+
+LAST_SEGMENT_BYTES_MAX: Final = 72 * 1024
+"""What the segment that is written to may have: a frame may cross its end."""
+
+VANISHING: Final = ("short", "short partitioned", "transient", "dead")
 """Kinds of topics from which messages may go unseen."""
 
 
-def finish(world: World) -> None:
+def finish(world: World, *, is_released: bool) -> None:
     """End the run and check what is owed."""
     calm(world)
     drain(world)
     audit(world)
+    if is_released:
+        release(world)
     # What is true before a last stop must be true after it.
     world.restart(is_power_cut=world.rng.random() < 0.5)
     audit(world)
@@ -86,7 +94,22 @@ def drain(world: World) -> None:
         if sim_topic.kind not in VANISHING:
             for following in sim_topic.followings.values():
                 _check_seen(sim_topic, following, confirmed)
-                _check_delayed(following, delayed.get(sim_topic.label, []))
+                _check_delayed(sim_topic, following, delayed.get(sim_topic.label, []))
+
+
+def release(world: World) -> None:
+    """Everything is read: what queues have that nobody reads any more is not kept (D11)."""
+    storage = world.settings.storage
+    if storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES:
+        return
+    names = {name for sim_topic in world.live_topics for name in sim_topic.followings}
+    if any(not names.issuperset(topic.subscriptions) for topic in world.engine.topics()):
+        return  # a crash brought one back that was deleted: nobody reads it
+    for _ in range(SWEEP_ROUNDS):
+        _round(world)
+    kept_bytes = min(storage.settled_keep_bytes_max, LAST_SEGMENT_BYTES_MAX)
+    if world.store.log_bytes > LAST_SEGMENT_BYTES_MAX + kept_bytes:
+        raise LawBroken(f"{world.store.log_bytes} bytes of log are kept, and all is settled (D11)")
 
 
 def audit(world: World) -> None:
@@ -138,18 +161,22 @@ def _check_seen(
 ) -> None:
     if following.is_loose:
         return
-    for queue_id in sim_topic.queue_ids:
-        start = following.start[queue_id]
+    for queue_id, start in following.start.items():
+        if following.is_loose_in(queue_id):
+            continue
         for offset, sent in confirmed.get(queue_id, ()):
-            if offset >= start and not sent.may_vanish and sent.value not in following.seen:
+            if offset >= start and not sent.may_vanish and not following.has_seen(sent):
                 raise LawBroken(
                     f"{following.name} never got {sent.value}, confirmed at {queue_id}@{offset}"
                 )
 
 
-def _check_delayed(following: Following, delayed: list[Sent]) -> None:
+def _check_delayed(sim_topic: SimTopic, following: Following, delayed: list[Sent]) -> None:
     """Whoever reads from the very beginning gets every delayed message in the end."""
-    if following.is_loose or any(following.start.values()):
+    is_whole = following.start.keys() >= set(sim_topic.queue_ids)
+    if following.is_loose or following.loose_queues or any(following.start.values()):
+        return
+    if not is_whole:
         return
     for sent in delayed:
         if sent.value not in following.seen:
@@ -194,10 +221,12 @@ def _undrained(world: World) -> str:
     for sim_topic in world.live_topics:
         for following in sim_topic.followings.values():
             takers = [c for c in world.consumers if c.following is following]
+            if any(taker.queue_ids for taker in takers):
+                continue  # some of its queues may have nobody
             if not takers or any(taker.is_stuck for taker in takers):
                 continue
             subscription = sim_topic.topic.subscriptions[following.name]
-            if any(subscription.ready(queue_id) for queue_id in sim_topic.queue_ids):
+            if any(subscription.ready(queue_id) for queue_id in following.start):
                 return f"subscription {following.name}"
     return ""
 
@@ -214,6 +243,6 @@ def _backlog(world: World) -> int:
     return sum(
         sim_topic.topic.subscriptions[name].ready(queue_id)
         for sim_topic in world.live_topics
-        for name in sim_topic.followings
-        for queue_id in sim_topic.queue_ids
+        for name, following in sim_topic.followings.items()
+        for queue_id in following.start
     )

@@ -19,6 +19,8 @@ from penstock.flow.credit import Credit
 MESSAGE_BYTES_MAX: Final = 1024
 """What one message of a simulation weighs at most, the broker's own overhead included."""
 
+NO_LIMIT: Final = 1 << 30
+
 PUBLISHERS_GONE_MAX: Final = 8
 """Publishers that left and whose last messages may still wait for the log."""
 
@@ -58,7 +60,9 @@ def _check_bytes(world: World) -> None:
         if held > flow.connection_bytes_max + LIST_BYTES_MAX:
             raise LawBroken(f"{connection.name} holds {held} bytes (law 2)")
         for channel in connection.channels.values():
-            _check_hop(channel.credit)
+            # Where the socket is read on, bytes bound what a channel is sent, not its credit.
+            if not connection.options.holds_channels:
+                _check_hop(channel.credit)
             for credit in channel.queue_credits.values():
                 _check_hop(credit)
     if held_bytes > flow.inflight_bytes_max + len(connections) * LIST_BYTES_MAX:
@@ -88,6 +92,8 @@ def _check_consumer(world: World, peer: SimConsumer) -> None:
     flow = world.settings.flow
     # Who takes by itself (pop) is bound by the subscription's limit only.
     limit = flow.unacked_subscription_max if consumer.is_passive else flow.unacked_consumer_max
+    if peer.unacked_max is not None:
+        limit = peer.unacked_max or NO_LIMIT
     if consumer.inflight.messages > limit + BURST_MAX + BATCH_MAX:
         raise LawBroken(f"{peer.name} has {consumer.inflight.messages} in flight (law 2)")
     if consumer.inflight.bytes > flow.unacked_consumer_bytes_max + 4 * MESSAGE_BYTES_MAX:
@@ -101,7 +107,7 @@ def _check_idle(world: World) -> None:
     if not engine.is_failed:
         for publisher in world.publishers:
             channel = publisher.channel
-            if channel.inbox and channel.hold is None and not channel.stage.is_blocked:
+            if channel.inbox and channel.hold is None and not channel.is_waiting:
                 idle = f"{publisher.name} has publishes and credit"
         if not engine.log_is_held and engine.free_buffers > 0:
             for sim_topic in world.live_topics:
@@ -127,6 +133,8 @@ def _check_idle(world: World) -> None:
 
 
 FAIR_TURNS: Final = 2
+
+CHOOSY: Final = frozenset((Mode.FAILOVER, Mode.SINGLE_ACTIVE, Mode.KEY_SHARED))
 
 
 def check_turn(world: World, free_before: set[Queue]) -> None:
@@ -192,10 +200,11 @@ def is_starved(peer: SimConsumer) -> bool:
     consumer = peer.consumer
     if consumer is None or consumer.is_passive or consumer.available_messages() <= 0:
         return False
-    # Who of these gets a message depends on more than room: the active one, the owner of the key.
-    if peer.following.mode in (Mode.FAILOVER, Mode.SINGLE_ACTIVE, Mode.KEY_SHARED):
+    # Who of the choosy gets a message depends on more than room: the active one, a key's owner.
+    reads = peer.reads
+    if CHOOSY.intersection(map(peer.following.mode_in, reads)):
         return False
     subscription = peer.subscription
-    if not any(map(subscription.ready, peer.following.start)):
+    if not any(map(subscription.ready, reads)):
         return False
     return not subscription.statistics().is_blocked

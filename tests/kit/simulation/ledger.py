@@ -16,7 +16,9 @@ from typing import Final
 
 import msgspec
 
+from kit.batches import WIRE, BatchFacts
 from penstock.model.ids import TRANSIENT_ID_MIN
+from penstock.model.record import Record
 
 Place = tuple[int, int]
 
@@ -50,6 +52,15 @@ class Sent(msgspec.Struct, gc=False):
     is_transient: bool = False
     """Confirmed before its sync: its offset is nobody's to rely on (D7)."""
     places: tuple[Place, ...] = ()
+    batch: int = 0
+    """Messages of the batch that it is, which others may open; 0 = it is one message."""
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """What its messages carry."""
+        if not self.batch:
+            return [self.body]
+        return [b"%s/%d" % (self.body, number) for number in range(self.batch)]
 
     @property
     def value(self) -> str:
@@ -116,15 +127,17 @@ class Ledger:
         sent.state = State.REFUSED if is_certain else State.UNKNOWN
         self.refused_count += 1
 
-    def received(self, queue_id: int, body: bytes) -> Sent:
-        """A reader got these bytes from this queue."""
+    def received(self, queue_id: int, record: Record) -> Sent:
+        """A reader got this from this queue: a message, a batch, or one message of a batch."""
         self.received_count += 1
-        name = body.partition(b"|")[0].decode("ascii", "replace")
+        bodies = bodies_of(record)
+        name = bodies[0].partition(b"|")[0].decode("ascii", "replace")
         sent = self.sent.get(name)
         if sent is None:
             raise LawBroken(f"queue {queue_id} gave {name!r}, which nobody sent")
-        if sent.body != body:
-            raise LawBroken(f"queue {queue_id} gave {name} with a wrong payload: {body!r}")
+        is_one = len(bodies) == 1 and bodies[0] in sent.bodies
+        if not is_one and bodies != sent.bodies:
+            raise LawBroken(f"queue {queue_id} gave {name} with a wrong payload: {bodies!r}")
         if sent.state == State.REFUSED and queue_id not in self.dead_queues:
             raise LawBroken(f"queue {queue_id} gave {name}, which was refused (law 6)")
         return sent
@@ -185,6 +198,14 @@ class Ledger:
             del self._last[lane]
         for queue_id in [q for q in self.topics if q >= TRANSIENT_ID_MIN]:
             del self.topics[queue_id]
+
+
+def bodies_of(record: Record) -> list[bytes]:
+    """What a record carries: more than one body when it is a batch that was not opened."""
+    if record.shape.wire != WIRE or record.messages == 1:
+        return [record.body]
+    opened = BatchFacts().open_batch(record, len(record.origin))
+    return [record.body] if isinstance(opened, str) else [each.body for each in opened]
 
 
 # ---- trace --------------------------------------------------------------------------------------

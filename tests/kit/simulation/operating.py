@@ -1,7 +1,5 @@
 """Steps of operators and of misfortune: topics come and go, alarms, faults, death."""
 
-from typing import Final
-
 from kit.simulation.consuming import hand_back
 from kit.simulation.peers import Following
 from kit.simulation.world import DEAD, SimTopic, World
@@ -9,14 +7,12 @@ from penstock.engine.topic import Topic
 from penstock.model.names import topic_name
 from penstock.testing.storage import NO_CAPACITY, FaultKind
 
-KINDS: Final = ("plain", "plain", "lanes", "short", "limited", "transient", "dead")
-
 
 def create_topic(world: World) -> None:
     """A new topic."""
     if len(world.live_topics) >= world.crowd.topics_max:
         return
-    kind = world.rng.choice(KINDS)
+    kind = world.rng.choice(world.kinds)
     # The last one may be on its way out still.
     if kind == "dead" and world.engine.topic(topic_name(DEAD)) is not None:
         return
@@ -46,7 +42,7 @@ def delete_topic(world: World) -> None:
 
     engine.watch_removals(gone)
     engine.retire_topic(sim_topic.name)
-    _forget_followers(world, sim_topic, None)
+    forget_followers(world, sim_topic, None)
     world.readers = [r for r in world.readers if r.queue.queue_id not in sim_topic.queue_ids]
 
 
@@ -61,10 +57,11 @@ def unsubscribe(world: World) -> None:
     following = sim_topic.followings.pop(name)
     sim_topic.durable_followings.discard(name)
     world.engine.delete_subscription(sim_topic.name, name)
-    _forget_followers(world, sim_topic, following)
+    forget_followers(world, sim_topic, following)
 
 
-def _forget_followers(world: World, sim_topic: SimTopic, following: Following | None) -> None:
+def forget_followers(world: World, sim_topic: SimTopic, following: Following | None) -> None:
+    """Consumers of a topic, or of one of its subscriptions, are gone."""
     for consumer in list(world.consumers):
         is_hit = (
             consumer.following.topic == sim_topic.label

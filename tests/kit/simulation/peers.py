@@ -130,15 +130,32 @@ class Following:
     """Incarnation of its topic."""
     name: str
     sees_offsets: bool
+    sees_batches: bool = field(default=False, kw_only=True)
+    """It is given batches as they were sent; others get their messages."""
     start: dict[QueueId, int]
-    """Queue id -> first offset it must see."""
-    seen: set[str] = field(default_factory=set)
+    """Queue id -> first offset it must see; the queues it reads."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """What it got -> in which queue."""
     in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
     settled: set[Place] = field(default_factory=set)
     receipted: set[Place] = field(default_factory=set)
     """Settled, and the broker said that this is durable: no crash brings them back."""
-    last_first: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    last_first: dict[tuple[str, int, str], float] = field(default_factory=dict)
     mode: Mode = Mode.SHARED
+    modes: dict[int, Mode] = field(default_factory=dict)
+    """Queues whose readers brought another type."""
+    told: dict[int, bool] = field(default_factory=dict)
+    """Queue id -> whether it is read, as the broker said is durable; absent while that changes."""
+    changes: int = 0
+    """How often queues came and went: what is told of an older one counts no more."""
+    loose_queues: set[int] = field(default_factory=set)
+    """Queues in which it may begin elsewhere: a crash came before its start was durable."""
+    parts: dict[Place, set[int]] = field(default_factory=dict)
+    """Offsets inside batches that are settled, the batch not."""
+    receipted_parts: dict[Place, set[int]] = field(default_factory=dict)
+    """Those of which the broker said that this is durable."""
+    doubtful_parts: dict[Place, set[int]] = field(default_factory=dict)
+    """Those that a crash may have forgotten."""
     messages: dict[Place, int] = field(default_factory=dict)
     """Offsets that a batch record covers, where it is more than one."""
     received_count: int = 0
@@ -155,16 +172,34 @@ class Following:
         """The broker is another one: acks may be forgotten (P2), nothing is in flight."""
         self.in_flight.clear()
         self.settled.clear()
+        for place, offsets in self.parts.items():
+            self.doubtful_parts.setdefault(place, set()).update(offsets)
+        self.parts = {place: set(each) for place, each in self.receipted_parts.items()}
         if self.is_loose or self.is_dropping:
             # What was skipped unseen may be back: the settlement that said so was not awaited.
             self.last_first.clear()
 
+    def mode_in(self, queue_id: int) -> Mode:
+        """How this queue is read."""
+        return self.modes.get(queue_id, self.mode)
+
+    def is_loose_in(self, queue_id: int) -> bool:
+        """Whether it need not see everything of this queue."""
+        return self.is_loose or queue_id in self.loose_queues
+
     def sought(self, queue_id: int) -> None:
         """A seek: what was settled may come again, what was not may be skipped."""
         self.is_loose = True
+        self.begin_anew(queue_id)
+
+    def begin_anew(self, queue_id: int) -> None:
+        """Nothing is known of this queue any more."""
         self.settled = {place for place in self.settled if place[0] != queue_id}
         self.receipted = {place for place in self.receipted if place[0] != queue_id}
         self.last_first = {lane: n for lane, n in self.last_first.items() if lane[1] != queue_id}
+        for known in (self.parts, self.receipted_parts, self.doubtful_parts):
+            for place in [place for place in known if place[0] == queue_id]:
+                del known[place]
         for place in [place for place in self.in_flight if place[0] == queue_id]:
             self.in_flight[place].forget([place])
 
@@ -172,7 +207,8 @@ class Following:
         """Check one delivery against everything known."""
         place = (delivery.queue_id, delivery.offset)
         self.received_count += 1
-        sent = taker.ledger.received(delivery.queue_id, delivery.record.body)
+        sent = taker.ledger.received(delivery.queue_id, delivery.record)
+        value = self._part(delivery, sent)
         if place in self.receipted:
             raise LawBroken(f"{self.name} gave {sent.value} again after its ack was durable (P1)")
         if place in self.settled:
@@ -182,20 +218,48 @@ class Following:
             deadline_ms = holder.held[place]
             # A failover takes back what the one before had; a passed deadline gives it to others.
             is_over = bool(deadline_ms) and now_ms >= deadline_ms
-            if not is_over and self.mode is not Mode.FAILOVER:
+            if not is_over and self.mode_in(delivery.queue_id) is not Mode.FAILOVER:
                 raise LawBroken(f"{self.name} gave {sent.value} to {taker.name} and {holder.name}")
             holder.forget([place])
         if self.sees_offsets:
             taker.ledger.visible(delivery.queue_id, delivery.offset, sent)
         if not delivery.is_redelivered:
-            if sent.value not in self.seen:
+            if value not in self.seen:
                 self._check_order(taker, delivery, sent)
-            elif self.is_flagged and not self.is_loose:
+            elif self.is_flagged and not self.is_loose_in(delivery.queue_id):
                 raise LawBroken(f"{self.name} gave {sent.value} again without saying so (P2)")
-        self.seen.add(sent.value)
+        self.seen[value] = delivery.queue_id
         if delivery.record.messages > 1:
             self.messages[place] = delivery.record.messages
+            if not self.is_loose_in(delivery.queue_id):
+                self._check_parts(place, delivery, sent)
         return sent
+
+    def _part(self, delivery: Delivery, sent: Sent) -> str:
+        """The name of what was delivered: a message, a batch, or one message of a batch."""
+        if not sent.batch or delivery.record.messages > 1:
+            return sent.value
+        number = sent.bodies.index(delivery.record.body)
+        if self.sees_batches and delivery.queue_id not in self.loose_queues and not self.is_loose:
+            raise LawBroken(f"{self.name} wants whole batches and got {number} of {sent.value}")
+        return f"{sent.value}/{number}"
+
+    def has_seen(self, sent: Sent) -> bool:
+        """Whether it got all of it, whole or message by message."""
+        if sent.value in self.seen:
+            return True
+        parts = range(sent.batch)
+        return bool(parts) and all(f"{sent.value}/{number}" in self.seen for number in parts)
+
+    def _check_parts(self, place: Place, delivery: Delivery, sent: Sent) -> None:
+        """What is settled of a batch is not charged again, and nothing else is left out."""
+        left = delivery.record.messages - len(self.parts.get(place, ()))
+        doubtful = self.doubtful_parts.get(place, set()) - self.parts.get(place, set())
+        if not left - len(doubtful) <= delivery.messages <= left:
+            raise LawBroken(
+                f"{self.name} gave {delivery.messages} messages of {sent.value}, of which {left} "
+                "are not settled"
+            )
 
     def _check_order(self, taker: SimConsumer, delivery: Delivery, sent: Sent) -> None:
         scope = self._order_scope(taker, delivery)
@@ -204,15 +268,19 @@ class Following:
         if scope is None or is_dead or sent.may_vanish or not sent.is_ordered:
             return
         lane = (sent.publisher, delivery.queue_id, scope)
-        if sent.number <= self.last_first.get(lane, -1):
+        number: float = sent.number
+        if sent.batch and delivery.record.messages == 1:
+            number += sent.bodies.index(delivery.record.body) / sent.batch
+        if number <= self.last_first.get(lane, -1):
             raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
-        self.last_first[lane] = sent.number
+        self.last_first[lane] = number
 
     def _order_scope(self, taker: SimConsumer, delivery: Delivery) -> str | None:
         """Among whom order is promised: one consumer, one key, all, or nobody."""
-        if self.mode is Mode.KEY_SHARED:
+        mode = self.mode_in(delivery.queue_id)
+        if mode is Mode.KEY_SHARED:
             return delivery.record.key.decode() or None
-        return taker.name if self.mode is Mode.SHARED else ""
+        return taker.name if mode is Mode.SHARED else ""
 
 
 class SimConsumer(Peer):
@@ -224,6 +292,12 @@ class SimConsumer(Peer):
         self.subscription: Subscription
         self.consumer: Consumer | None = None
         self.permits: Permits | None = None
+        self.queue_ids: tuple[QueueId, ...] = ()
+        """What it reads; empty = all that its subscription does."""
+        self.mode: Mode | None = None
+        """The type it brought; None = it reads as its subscription was made."""
+        self.unacked_max: int | None = None
+        """The largest limit that it ever had; 0 = it had none, None = that of the settings."""
         self.visibility_ms = 0
         self.is_stuck = False
         self.is_slow = False
@@ -253,6 +327,13 @@ class SimConsumer(Peer):
         )
         if not self.is_slow:
             self.flush()
+
+    @property
+    def reads(self) -> list[QueueId]:
+        """The queues it takes from."""
+        return [
+            each for each in self.following.start if not self.queue_ids or each in self.queue_ids
+        ]
 
     def flush(self) -> None:
         """The socket takes what was handed over."""
@@ -324,7 +405,7 @@ class SimReader(Peer):
         for entry, record in zip(result.entries, result.records, strict=True):
             if entry[1] + entry[5] <= before:
                 raise LawBroken(f"{self.name} asked for {self.offset} and got {entry[1]}")
-            sent = self.ledger.received(self.queue.queue_id, record.body)
+            sent = self.ledger.received(self.queue.queue_id, record)
             self.ledger.visible(self.queue.queue_id, entry[1], sent)
             before = entry[1]
         if result.next_offset < self.offset and result.status is PullStatus.FOUND:

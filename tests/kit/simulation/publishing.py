@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from kit.batches import batch
 from kit.simulation.ledger import Sent
 from kit.simulation.operating import create_topic
 from kit.simulation.peers import SimPublisher
 from kit.simulation.world import BATCH_MAX, SimTopic, World
+from penstock.engine.connection import ConnectionOptions
 from penstock.engine.ports import Publication
 from penstock.engine.topic import route_to
 from penstock.model.record import Record, RecordFlag, neutral_record
@@ -58,10 +60,12 @@ def _publish_list(world: World, publisher: SimPublisher, sim_topic: SimTopic, co
 def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tuple[Sent, Record]:
     rng = world.rng
     ledger = world.ledger
+    if world.has_batches and rng.random() < 0.3:
+        return _batch(world, publisher, sim_topic)
     sent = ledger.send(publisher.name, publisher.next_number, sim_topic.label, rng.randrange(120))
     key = b"k%d" % rng.randrange(4) if rng.random() < 0.5 else b""
     record = neutral_record(sent.body, key=key)
-    sent.may_vanish = sim_topic.kind in ("short", "transient")
+    sent.may_vanish = sim_topic.kind in ("short", "short partitioned", "transient")
     # A key picks the lane: without one the same publisher's messages spread over all of them.
     chance = rng.random()
     if chance < 0.04:
@@ -79,14 +83,31 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
     return sent, record
 
 
+def _batch(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tuple[Sent, Record]:
+    """Several messages that were sent as one."""
+    rng = world.rng
+    number = publisher.next_number
+    sent = world.ledger.send(publisher.name, number, sim_topic.label, rng.randrange(60))
+    sent.batch = rng.randint(2, BATCH_MAX)
+    sent.may_vanish = sim_topic.kind in ("short", "short partitioned", "transient")
+    return sent, batch(*sent.bodies)
+
+
 def connect_publisher(world: World) -> None:
+    """A new publisher as most protocols hold them."""
+    welcome(world, None)
+
+
+def welcome(world: World, options: ConnectionOptions | None) -> None:
     """A new publisher: one in four is quiet, one in four floods."""
     if len(world.publishers) >= world.crowd.publishers_max:
         return
     temper = world.rng.random()
     publisher = SimPublisher(world.fresh("p"), world.ledger, world.trace, is_quiet=temper < 0.25)
     publisher.is_flood = temper > 0.75
-    publisher.connection = world.engine.connect(world.connect(publisher), publisher, publisher.name)
+    publisher.connection = world.engine.connect(
+        world.connect(publisher), publisher, publisher.name, options
+    )
     publisher.channel = publisher.connection.open_channel()
     world.publishers.append(publisher)
     world.trace.note(f"{publisher.name} connects")

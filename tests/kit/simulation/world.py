@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
+from kit.batches import WIRE, BatchFacts
 from kit.simulation.ledger import LawBroken, Ledger, Trace
 from kit.simulation.peers import Following, SimConsumer, SimPublisher, SimReader
 from penstock.engine.broker import Engine
@@ -38,6 +39,9 @@ DEAD = "dead"
 """The dead-letter topic; it takes what is refused or given up elsewhere."""
 
 
+KINDS: Final = ("plain", "plain", "lanes", "short", "limited", "transient", "dead")
+"""Of topics, as often as they are named."""
+
 BURST_MAX: Final = 12
 """Messages of one publish list: the "one batch" by which a hop may pass its credit (law 1)."""
 
@@ -57,6 +61,9 @@ class Crowd:
     burst_max: int = BURST_MAX
 
 
+QUEUES: Final = {"lanes": 3, "partitioned": 3, "short partitioned": 2}
+"""Of a kind of topic, where there are several."""
+
 LARGE = Crowd(publishers_max=4, topics_max=4, followings_max=3, consumers_max=6, readers_max=2)
 
 
@@ -74,6 +81,8 @@ class SimTopic:
     is_deleted: bool = False
     may_be_back: bool = False
     """Deleted, but the broker did not say yet that this is on disk."""
+    queues_told: int = 1
+    """So many queues of it are on disk, as the broker said."""
     followings: dict[str, Following] = field(default_factory=dict)
     durable_followings: set[str] = field(default_factory=set)
 
@@ -126,8 +135,18 @@ def small_settings(rng: random.Random) -> Settings:
 class World:
     """Everything that exists in one simulation."""
 
-    def __init__(self, seed: int, plan: FaultPlan | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plan: FaultPlan | None = None,
+        *,
+        kinds: tuple[str, ...] = KINDS,
+        has_batches: bool = False,
+    ) -> None:
         self.seed = seed
+        self.kinds = kinds
+        self.has_batches = has_batches
+        """Some publishers send batches that the broker can open."""
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.settings = small_settings(self.rng)
@@ -168,7 +187,8 @@ class World:
         self.store, recovered = Store.open(
             self.storage, self.catalog, self.settings.storage, self.clock
         )
-        self.engine = Engine(self.store, recovered, self.clock, self.settings)
+        facts = {WIRE: BatchFacts()} if self.has_batches else None
+        self.engine = Engine(self.store, recovered, self.clock, self.settings, facts=facts)
         self._forget_peers()
         self.trace.note(f"boot {self.lives} end {self.store.end_position}")
         self._find_topics()
@@ -234,6 +254,7 @@ class World:
             self.ledger.excuse(sim_topic.queue_ids)
         sim_topic.topic = topic
         sim_topic.is_known_durable = True
+        self._found_queues(sim_topic, topic)
         for name, following in list(sim_topic.followings.items()):
             if name in topic.subscriptions:
                 if name not in sim_topic.durable_followings:
@@ -241,10 +262,45 @@ class World:
                     following.is_loose = True
                     following.last_first.clear()
                 sim_topic.durable_followings.add(name)
+                self._found_reading(sim_topic, following)
             elif name in sim_topic.durable_followings:
                 raise LawBroken(f"subscription {name} of {sim_topic.label} was durable and is gone")
             else:
                 del sim_topic.followings[following.name]
+
+    def _found_queues(self, sim_topic: SimTopic, topic: Topic) -> None:
+        """It has the queues it was told to have; a growth that was not durable may be undone."""
+        found = tuple(queue.queue_id for queue in topic.queues)
+        lost = sim_topic.queue_ids[len(found) :]
+        if found != sim_topic.queue_ids[: len(found)] or len(found) < sim_topic.queues_told:
+            raise LawBroken(f"{sim_topic.label} has queues {found}, not {sim_topic.queue_ids}")
+        if self.ledger.is_owed(lost):
+            raise LawBroken(f"queues {lost} of {sim_topic.label} had messages and are gone (P1)")
+        sim_topic.queue_ids = found
+        sim_topic.queues_told = len(found)
+        for following in sim_topic.followings.values():
+            for queue_id in lost:
+                following.start.pop(queue_id, None)
+                following.told.pop(queue_id, None)
+
+    def _found_reading(self, sim_topic: SimTopic, following: Following) -> None:
+        """It reads the queues it was told to read; what was not durable is one way or the other."""
+        subscription = sim_topic.topic.subscriptions[following.name]
+        for queue_id in sim_topic.queue_ids:
+            is_read, was_read = subscription.reads(queue_id), queue_id in following.start
+            is_told = queue_id in following.told or not following.changes
+            if is_read is not was_read and is_told:
+                raise LawBroken(
+                    f"{following.name} reads queue {queue_id}: {is_read}, and was told {was_read}"
+                )
+            if not is_told:
+                following.begin_anew(queue_id)
+                following.loose_queues.add(queue_id)
+            if is_read is not was_read and is_read:
+                following.start[queue_id] = subscription.low_mark(queue_id)
+            elif is_read is not was_read:
+                del following.start[queue_id]
+            following.told[queue_id] = is_read
 
     # Things.
 
@@ -280,13 +336,13 @@ class World:
         name = topic_name(DEAD if kind == "dead" else self.fresh("t"))
         topic = self.engine.create_topic(
             name,
-            queues=3 if kind == "lanes" else 1,
+            queues=QUEUES.get(kind, 1),
             policy=self._policy(kind),
             is_durable=kind != "transient",
         )
         queue_ids = tuple(queue.queue_id for queue in topic.queues)
         label = f"{name}#{queue_ids[0]}"
-        sim_topic = SimTopic(label, name, kind, topic, queue_ids)
+        sim_topic = SimTopic(label, name, kind, topic, queue_ids, queues_told=len(queue_ids))
         self.topics[label] = sim_topic
         self.note_topics()
         for queue_id in queue_ids:
@@ -305,6 +361,9 @@ class World:
 
     def _policy(self, kind: str) -> TopicPolicy:
         dead_letter = DEAD if self.rng.random() < 0.7 else ""
+        if kind == "short partitioned":
+            overflow = self.rng.choice((Overflow.DROP_HEAD, Overflow.DROP_HEAD, Overflow.REJECT))
+            return TopicPolicy(length_max=self.rng.choice((5, 20)), overflow=overflow)
         if kind == "short":
             return TopicPolicy(
                 length_max=self.rng.choice((5, 20)),
@@ -334,6 +393,8 @@ def needed_from(sim_topic: SimTopic, queue: Queue) -> int:
         max(following.start[queue.queue_id], subscription.low_mark(queue.queue_id))
         for name, following in sim_topic.followings.items()
         if (subscription := sim_topic.topic.subscriptions.get(name)) is not None
+        and queue.queue_id in following.start
+        and subscription.reads(queue.queue_id)
         and subscription.options.holds_data
     ]
     return min(needed, default=queue.index.next_offset)
