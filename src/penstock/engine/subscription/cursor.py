@@ -594,6 +594,9 @@ class PendingSettlements:
 HEAP_STEPS: Final = 16
 """What putting one offset into a long heap costs, compared with looking once at each in it."""
 
+RELEASED_MAX: Final = 2_000
+"""Delayed entries that become ready in one go: all of a campaign may be due in one millisecond."""
+
 
 class Redelivery:
     """What one subscription must deliver before it reads on in one queue, in original order.
@@ -712,9 +715,12 @@ class Redelivery:
         return [at for at in self.delayed if start <= at < end] + self._resting.within(start, end)
 
     def release_due(self, now_ms: int) -> int:
-        """Move what is due to ``ready``; returns how many entries."""
+        """Move what is due to ``ready``, at most ``RELEASED_MAX``; returns how many entries.
+
+        The rest stays due, so the next turn goes on with it (law 5).
+        """
         moved = self._release_due(now_ms)
-        if self._resting.count and now_ms >= self.budget.refill_ms:
+        if moved < RELEASED_MAX and self._resting.count and now_ms >= self.budget.refill_ms:
             self.budget.refill(now_ms)
             moved += self._release_due(now_ms)
         return moved
@@ -722,7 +728,7 @@ class Redelivery:
     def _release_due(self, now_ms: int) -> int:
         moved = 0
         due = self._due
-        while due and due[0][0] <= now_ms:
+        while due and due[0][0] <= now_ms and moved < RELEASED_MAX:
             due_ms, offset = heappop(due)
             found = self.delayed.get(offset)
             if found is not None and found[0] == due_ms:

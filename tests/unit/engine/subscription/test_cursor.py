@@ -10,6 +10,7 @@ from penstock.engine.subscription.cursor import (
     ALL_MESSAGES_MAX,
     EDGE_MESSAGES,
     RECORD_BYTES_MAX,
+    RELEASED_MAX,
     OffsetSet,
     PendingSettlements,
     Redelivery,
@@ -163,6 +164,14 @@ def test_a_delayed_entry_waits_for_its_moment():
     assert redelivery.release_due(250) == 1
     assert redelivery.ready == [4]
     assert redelivery.delayed_messages == 1
+
+
+def test_of_very_many_that_are_due_at_once_some_become_ready_in_each_turn():
+    redelivery = Redelivery(room(3 * RELEASED_MAX))
+    for offset in range(2 * RELEASED_MAX + 1):
+        redelivery.delay(offset, due_ms=200, messages=1)
+    assert [redelivery.release_due(200) for _ in range(4)] == [RELEASED_MAX, RELEASED_MAX, 1, 0]
+    assert redelivery.pop(3 * RELEASED_MAX) == list(range(2 * RELEASED_MAX + 1))
 
 
 def test_a_delayed_entry_that_is_settled_before_never_ripens():
