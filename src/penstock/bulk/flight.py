@@ -30,6 +30,7 @@ from urllib.parse import unquote
 import msgspec
 from pyarrow import flight
 
+from penstock.adapters.contract import Peer
 from penstock.bulk.broker import BrokerClient
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
@@ -41,8 +42,10 @@ from penstock.model.queries import (
     BAD_REQUEST,
     UNREACHABLE,
     AnyRequest,
+    LeaseRequest,
     LocateRequest,
     LocateResponse,
+    PollRequest,
     ResolveRequest,
     ResolveResponse,
     TopicRange,
@@ -170,7 +173,10 @@ class BulkServer(flight.FlightServerBase):
                 raise BulkError(
                     BAD_REQUEST, f"there is no action {name!r}, only {', '.join(ACTIONS)}"
                 )
-            answer = self._broker.ask(name, _question(name, action.body.to_pybytes()))
+            question = _question(name, action.body.to_pybytes())
+            if isinstance(question, (PollRequest, LeaseRequest)):
+                question.maker = _maker(context.peer())
+            answer = self._broker.ask(name, question)
         except Exception as problem:
             raise _flight_error(problem) from None
         return iter([flight.Result(msgspec.json.encode(answer))])
@@ -276,6 +282,12 @@ def _host_and_port(peer: str) -> tuple[str, int]:
     """Of gRPC's name of a peer: ``ipv4:127.0.0.1:4711``, ``ipv6:%5B::1%5D:4711``."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return host.strip("[]"), int(port) if port.isdecimal() else 0
+
+
+def _maker(peer: str) -> str:
+    """For whom it counts what this peer makes, as on every other port."""
+    host, port = _host_and_port(peer)
+    return Peer(host, port, "", 0).maker if host else peer
 
 
 def shut_down(host: str, port: int) -> bool:

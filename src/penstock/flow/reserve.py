@@ -1,8 +1,8 @@
 """The last places of a table are for those who have made few of what is in it (law 5).
 
-Queues and groups are bounded in number, and whoever makes them without end would lock out everybody
-else. So from a mark on only newcomers get a place: one maker can fill the table up to its reserve,
-and the first queue, or group, of another client still fits.
+Queues, groups and Spark's queries are bounded in number, and whoever makes them without end would
+lock out everybody else. So from a mark on only newcomers get a place: one maker can fill the table
+up to its reserve, and the first queue, group or query of another client still fits.
 
 A maker is an address; on this machine, where everybody has the same one, it is a connection (so
 a local client that opens connections on and on gets further, bounded by what each may make).

@@ -109,6 +109,9 @@ class PollRequest(QueryRequest, Generic[Q], tag="poll"):
     """Not answered with fewer, as long as ``wait_ms`` is not over."""
     wait_ms: int = 0
     report: BatchProgress | None = None
+    maker: str = ""
+    """For whom a query counts that is made (``flow/reserve.py``): the Flight process says it,
+    whatever the client does; empty = for an operator."""
 
 
 class PollResponse(msgspec.Struct, Generic[Q], kw_only=True, omit_defaults=True):
@@ -160,6 +163,8 @@ class LeaseRequest(QueryRequest, tag="lease"):
     """0 = the broker's default."""
     start: OffsetMap = {}
     """Positions to begin with when the broker does not know the subscription yet."""
+    maker: str = ""
+    """As that of a poll."""
 
 
 class LeaseResponse(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -202,8 +202,8 @@ class TopicSettings:
     queues_max: int = setting(50_000, "Queues of all topics together")
     reserve_percent: int = setting(
         10,
-        "Of the places for queues, and for RocketMQ's groups, so many of a hundred are kept for "
-        "clients that made few of them; 0 = none",
+        "Of the places for queues, RocketMQ's groups and Spark's queries, so many of a hundred are "
+        "kept for clients that made few of them; 0 = none",
     )
     message_bytes_max: int = setting(16 * MIB, "Largest message of any protocol")
     subscriptions_per_topic_max: int = setting(1000, "Subscriptions of one topic")

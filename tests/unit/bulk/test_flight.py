@@ -113,6 +113,15 @@ def test_questions_reach_the_broker_and_their_answers_come_back(client, served):
     assert broker.asked[3].progress.rows == 3
 
 
+def test_polls_and_leases_tell_the_broker_who_asks_whatever_the_client_says(client, served):
+    client.lease(LeaseRequest(subscription="s", maker="another"))
+    client.poll(PollRequest(subscription="s", start={"orders": {0: 3}}, maker="another"))
+
+    makers = {question.maker for question in served[0].asked}
+    assert len(makers) == 1
+    assert makers.pop().startswith("127.0.0.1:")
+
+
 def test_the_brokers_words_reach_the_client(client):
     with pytest.raises(BulkError, match="there is no topic 'nothing'") as caught:
         client.resolve(["nothing"])

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.topic import Hold, TopicLimits, needs_limits
 from penstock.flow.reason import Reason
+from penstock.flow.reserve import Reserve
 from penstock.flow.spark_brake import (
     BacklogBound,
     Backpressure,
@@ -290,6 +291,7 @@ class QueryRegistry:
         self._host = host
         self._remove_subscription = remove_subscription
         self.queries: dict[str, Query] = {}
+        self._reserve = Reserve(chain.topics.reserve_percent)
         self._by_checkpoint: dict[tuple[str, str], Query] = {}
         """By subscription and checkpoint."""
         self._leaving: dict[str, Query] = {}
@@ -355,7 +357,13 @@ class QueryRegistry:
         return [each for each in self.queries.values() if each.subscription == subscription]
 
     def get_or_create(
-        self, subscription: str, topics: list[Topic], start: OffsetMap, checkpoint: str = ""
+        self,
+        subscription: str,
+        topics: list[Topic],
+        start: OffsetMap,
+        checkpoint: str = "",
+        *,
+        maker: str = "",
     ) -> Generator[int, None, Query]:
         """The query of that subscription and checkpoint on these topics, made if there is none.
 
@@ -369,13 +377,14 @@ class QueryRegistry:
             query = self.find(subscription, checkpoint)
             missing = self._check_positions(query, topics)
             if query is None:
-                self._make_room(subscription, checkpoint)
+                self._make_room(subscription, checkpoint, maker)
             if not self._leaving:
                 break
         is_new = query is None
         if query is None:
             name = self._free_name(subscription, checkpoint)
             query = self._known(name, self._chain.clock.wall_ms())
+            self._reserve.made(maker)
         if checkpoint and not query.checkpoint:
             self._identify(query, subscription, checkpoint)
             is_new = True
@@ -676,7 +685,7 @@ class QueryRegistry:
         if checkpoint:
             self._by_checkpoint[subscription, checkpoint] = query
 
-    def _make_room(self, subscription: str, checkpoint: str) -> None:
+    def _make_room(self, subscription: str, checkpoint: str, maker: str) -> None:
         """Look whether one more may be; those that left nothing to go back to make place."""
         problem = control_problem("subscription", subscription)
         if problem is not None:
@@ -693,11 +702,18 @@ class QueryRegistry:
             self.release(query.name, is_final=True)
         if len(self.on_subscription(subscription)) >= SUBSCRIPTION_QUERIES_MAX:
             self._replace_silent(subscription, silent)
-        if not subscription or len(self.queries) >= self._settings.queries_max:
+        places_max = self._settings.queries_max
+        if not subscription or len(self.queries) >= places_max:
             raise QueryRefused(
                 BAD_REQUEST,
-                f"there are {len(self.queries)} queries and {self._settings.queries_max} are "
-                "allowed (spark.queries_max); forget one with `penstock queries forget`",
+                f"there are {len(self.queries)} queries and {places_max} are allowed "
+                "(spark.queries_max); forget one with `penstock queries forget`",
+            )
+        problem = self._reserve.refusal(maker, len(self.queries), places_max)
+        if problem is not None:
+            raise QueryRefused(
+                BAD_REQUEST,
+                f"no more queries (spark.queries_max): {problem} with `penstock queries forget`",
             )
 
     def _replace_silent(self, subscription: str, silent: list[Query]) -> None:

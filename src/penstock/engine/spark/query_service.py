@@ -297,7 +297,11 @@ class QueryService:
         topics = yield from self._search(request.topics, request.pattern)
         self._check(request)
         query = yield from self.registry.get_or_create(
-            request.subscription, topics, request.start, request.checkpoint
+            request.subscription,
+            topics,
+            request.start,
+            request.checkpoint,
+            maker=request.maker,
         )
         query.polls += 1
         if request.report is not None:
@@ -354,7 +358,11 @@ class QueryService:
         known = self.registry.find(request.subscription, request.checkpoint)
         is_begun = known is None or not self.registry.is_alive(known)
         query = yield from self.registry.get_or_create(
-            request.subscription, topics, request.start, request.checkpoint
+            request.subscription,
+            topics,
+            request.start,
+            request.checkpoint,
+            maker=request.maker,
         )
         if request.ttl_ms:
             query.lease.ttl_ms = self.registry.ttl_ms(request.ttl_ms)

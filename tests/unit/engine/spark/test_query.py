@@ -468,6 +468,20 @@ def test_queries_times_queues_are_bounded_and_a_refused_one_leaves_nothing():
     assert registry.positions == 20
 
 
+def test_the_last_places_are_for_those_who_made_few_queries():
+    bench = made(queries_max=50)
+    bench.topic()
+    for number in range(45):
+        bench.poll(0, name=f"q{number}", maker="10.0.0.1")
+        bench.settle()
+    with pytest.raises(QueryRefused, match=r"\(spark.queries_max\): 45 of 50 .* 10.0.0.1 made 45"):
+        bench.poll(0, name="q45", maker="10.0.0.1")
+    bench.poll(0, name="q0", maker="10.0.0.1")
+    bench.poll(0, name="first", maker="10.0.0.2")
+    bench.poll(0, name="operators")
+    assert len(bench.engine.queries.registry.queries) == 47
+
+
 def test_one_query_reads_so_many_queues_and_no_more_also_topic_by_topic():
     bench = crowd(queries=1, topics=10, query_queues_max=10)
     bench.topic("one-more")
