@@ -1,5 +1,6 @@
 """When a topic that nobody uses goes, and which queues a subscription reads."""
 
+import gc
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from kit.queues import consume
 from kit.workbench import Workbench
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.statistics import topic_statistics
+from penstock.engine.subscription.cursor import QueueCursor
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.engine.topic import DirectRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Window
@@ -561,3 +563,23 @@ def test_wherever_an_unsubscribe_ends_the_queue_is_read_as_before_or_not_at_all(
             assert world.subscription.ready(world.ids[0]) == 3
         steps += 1
     assert seen == {(0, 1), (1,)}
+
+
+def test_deleted_subscriptions_go_without_the_collector():
+    """It looks at what lived for long so rarely that they would fill the memory."""
+    bench = Workbench()
+    topic = bench.topic(queues=3)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(5):
+            options = SubscriptionOptions(is_durable=number % 2 == 0)
+            bench.engine.create_subscription(topic.name, f"s{number}", options)
+        bench.settle()
+        for number in range(5):
+            bench.engine.delete_subscription(topic.name, f"s{number}")
+        bench.settle()
+        left = [each for each in gc.get_objects() if isinstance(each, QueueCursor)]
+    finally:
+        gc.enable()
+    assert [each for each in left if each.queue.topic is topic] == []

@@ -65,7 +65,7 @@ class Settler:
         self._options = options
         self._consumers = consumers
         self._picker = picker
-        self.reject_backlog = RejectBacklog(host, picker, self._release)
+        self.reject_backlog = RejectBacklog(host, picker)
         """Rejected messages that are not dead letters yet."""
         self.inflight = InflightLimit(
             host.flow.unacked_subscription_max
@@ -193,7 +193,7 @@ class Settler:
                 cursor.redelivery.delay(start, due_ms, entry.messages)
             else:
                 cursor.put_back(start, entry.slot)
-        self.reject_backlog.add(cursor, rejected, Cause.DELIVERY_LIMIT)
+        self.reject_backlog.add(cursor, rejected, Cause.DELIVERY_LIMIT, self._release)
         return moved
 
     def requeue_ranges(
@@ -250,7 +250,7 @@ class Settler:
         entries = cursor.pending.spill()
         starts = self._entries_of(cursor, offsets)
         starts = [start for start in starts if entries[start].consumer_id != NO_CONSUMER]
-        self.reject_backlog.add(cursor, starts, Cause.REJECTED)
+        self.reject_backlog.add(cursor, starts, Cause.REJECTED, self._release)
         return len(starts)
 
     def move(self, cursor: QueueCursor, offsets: Iterable[int], rewrite: Rewrite) -> int:
@@ -469,12 +469,11 @@ class RejectBacklog:
     does the work in the call.
     """
 
-    __slots__ = ("_host", "_left", "_picker", "_release", "_waiting", "count", "since_ms")
+    __slots__ = ("_host", "_left", "_picker", "_waiting", "count", "since_ms")
 
-    def __init__(self, host: Host, picker: Picker, release: Release) -> None:
+    def __init__(self, host: Host, picker: Picker) -> None:
         self._host = host
         self._picker = picker
-        self._release = release
         self._left = REJECTS_PER_TURN
         # First offsets of in-flight entries.
         self._waiting: deque[tuple[QueueCursor, deque[int], Cause]] = deque()
@@ -485,12 +484,12 @@ class RejectBacklog:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, cursor: QueueCursor, starts: list[int], cause: Cause) -> None:
+    def add(self, cursor: QueueCursor, starts: list[int], cause: Cause, release: Release) -> None:
         """These in-flight entries are rejected: now, or when it is their turn."""
         if not starts:
             return
         was_waiting = bool(self._waiting)
-        self._release_all(cursor, starts)
+        _release_all(cursor, starts, release)
         last = self._waiting[-1] if self._waiting else None
         if last is not None and last[0] is cursor and last[2] is cause:
             last[1].extend(starts)
@@ -515,23 +514,6 @@ class RejectBacklog:
         """All of them, at once: the subscription ends."""
         while self._waiting:
             self.turn()
-
-    def _release_all(self, cursor: QueueCursor, starts: list[int]) -> None:
-        entries = cursor.pending.spill()
-        messages = size = holder = 0
-        for start in starts:
-            entry = entries[start]
-            if entry.slot:
-                cursor.dispatcher.released(entry.slot)
-            if entry.consumer_id != holder:
-                self._release(holder, messages, size)
-                holder, messages, size = entry.consumer_id, 0, 0
-            messages += entry.messages
-            size += entry.size
-            entries[start] = PendingEntry(
-                NO_CONSUMER, 0, entry.attempts, entry.messages, entry.span
-            )
-        self._release(holder, messages, size)
 
     def _work(self) -> None:
         while self._waiting and self._left > 0:
@@ -560,3 +542,19 @@ def _take_rejected(cursor: QueueCursor, start: int) -> bool:
     cursor.pending.pop(start)
     cursor.redelivery.counts[start] = entry.attempts
     return True
+
+
+def _release_all(cursor: QueueCursor, starts: list[int], release: Release) -> None:
+    entries = cursor.pending.spill()
+    messages = size = holder = 0
+    for start in starts:
+        entry = entries[start]
+        if entry.slot:
+            cursor.dispatcher.released(entry.slot)
+        if entry.consumer_id != holder:
+            release(holder, messages, size)
+            holder, messages, size = entry.consumer_id, 0, 0
+        messages += entry.messages
+        size += entry.size
+        entries[start] = PendingEntry(NO_CONSUMER, 0, entry.attempts, entry.messages, entry.span)
+    release(holder, messages, size)

@@ -158,7 +158,7 @@ class Subscription:
         self._picker = Picker(host, options)
         self._settler = Settler(host, options, members, self._picker)
         self._pipeline = DeliveryPipeline(host, options, members, self._picker, self._settler)
-        self.consumer_set = ConsumerSet(host, self, self._settler, self._cursors, members)
+        self.consumer_set = ConsumerSet(host, self._settler, self._cursors, members)
         self._ready_body_bytes: dict[QueueId, ReadyBodyBytes] = {}
         self._body_bytes: dict[QueueId, BodyBytesEstimate] = {}
         self._unserved_ms = 0
@@ -259,7 +259,7 @@ class Subscription:
         made. ``unsent`` may be its connection's: whoever reports what a socket took then wakes them
         all.
         """
-        consumer = self.consumer_set.attach(outlet, demand, unsent, **keywords)
+        consumer = self.consumer_set.attach(self, outlet, demand, unsent, **keywords)
         if isinstance(consumer, Consumer) and not consumer.is_passive:
             self._show_mode(consumer.mode)
         self._changed()
@@ -292,6 +292,9 @@ class Subscription:
         self.consumer_set.close(cause)
         for cursor in self._cursors:
             cursor.redelivery.clear()
+            # Nothing refers back to it now: it goes with its last holder. The collector looks at
+            # what has lived for long so rarely that thousands of them would stay for good.
+            cursor.redelivery.owner = None
         self._host.delayed_budget.forget(self)
         self._pipeline.throttle.close()
 
@@ -873,18 +876,16 @@ class ConsumerSet:
     in flight is a member; iteration gives the attached ones only.
     """
 
-    __slots__ = ("_cursors", "_host", "_last_id", "_members", "_settler", "_subscription")
+    __slots__ = ("_cursors", "_host", "_last_id", "_members", "_settler")
 
     def __init__(
         self,
         host: Host,
-        subscription: HostedSubscription,
         settler: Settler,
         cursors: list[QueueCursor],
         members: dict[int, Consumer],
     ) -> None:
         self._host = host
-        self._subscription = subscription
         self._settler = settler
         self._cursors = cursors
         self._members = members
@@ -898,6 +899,7 @@ class ConsumerSet:
 
     def attach(
         self,
+        subscription: HostedSubscription,
         outlet: ConsumerOutlet,
         demand: Demand,
         unsent: UnsentLimit | None,
@@ -916,7 +918,7 @@ class ConsumerSet:
             ConsumerId(self._last_id + 1),
             outlet,
             demand,
-            subscription=self._subscription,
+            subscription=subscription,
             host=self._host,
             unsent=unsent
             or UnsentLimit(flow.unsent_messages_max, flow.unsent_bytes_max, self._host.unsent_pool),
