@@ -396,14 +396,16 @@ def spark_is_slow(story: Story) -> None:
         f"{TOPIC} says spark_backpressure = hard at {bound:,} messages"
     )
     job.slow_down(size.slow_row_s)
-    is_refused = story.until(lambda: shop.refused > refused, ACT_S_MAX)
-    reason = shop.last_reason
-    story.say(f"the shop is told: {reason}")
+    # A send may also be refused because the machine was busy for a moment: Spark's is meant.
+    is_told = story.until(
+        lambda: shop.refused > refused and "Spark query 'orders-" in shop.last_reason, ACT_S_MAX
+    )
+    story.say(f"the shop is told: {shop.last_reason}")
     story.wait(size.held_s)
     story.until(lambda: len(_batches(story, began)) >= SLOW_BATCHES, ACT_S_MAX)
     story.check(
         "slow Spark: the shop is held, and told by which query",
-        is_refused and "Spark query 'orders-" in reason,
+        is_told,
         f"{shop.refused - refused} refused",
     )
     story.check(
