@@ -50,7 +50,14 @@ from penstock.engine.statistics import (
     topic_statistics,
 )
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy, terminated
+from penstock.engine.topic import (
+    Hold,
+    PolicyOverlay,
+    Queue,
+    Topic,
+    TopicPolicy,
+    terminated,
+)
 from penstock.engine.turn import Arrivals, DispatchQueue, Housekeeping, TurnRunner
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BytesPool, UnsentPool
@@ -109,6 +116,7 @@ class Engine:
         """Connections of all protocols in the midst of a publish, when room is short (D22)."""
         self._count_content_waits()
         self._connections: dict[ConnectionId, Connection] = {}
+        self._creation_watchers: list[Callable[[Topic], None]] = []
         self._removal_watchers: list[Callable[[Topic], None]] = []
         # From here on everything is made of what is above it.
         self._replies = PublisherReplies(self.counters)
@@ -261,13 +269,16 @@ class Engine:
 
         ``maker`` is whom its queues are counted for (``flow/reserve.py``).
         """
-        return self._registry.create_topic(
+        topic = self._registry.create_topic(
             name,
             queues=queues,
             policy=policy or TopicPolicy(),
             is_durable=is_durable,
             maker=maker,
         )
+        for watcher in self._creation_watchers:
+            watcher(topic)
+        return topic
 
     def new_reserve(self) -> Reserve:
         """Who made how many, for a table of a protocol's own."""
@@ -286,14 +297,29 @@ class Engine:
     def apply_policies(self, changes: Iterable[tuple[Topic, TopicPolicy]]) -> None:
         """Other rules for living topics, not stored: who makes them brings them after a restart."""
         for topic, policy in changes:
-            is_other_ttl = policy.message_ttl_ms != topic.policy.message_ttl_ms
+            ttl_ms = topic.policy.message_ttl_ms
             self._registry.apply_policy(topic, policy)
-            if topic.limits is not None:
-                self._turns.watch(topic)
-            for subscription in topic.subscriptions.values() if is_other_ttl else ():
-                subscription.ttl_changed()
-            self.queries.registry.look_now(topic)
+            self._policy_changed(topic, ttl_ms)
         self._chain.request_turn()
+
+    def overlay_policies(self, changes: Iterable[tuple[Topic, PolicyOverlay | None]]) -> None:
+        """Rules over those of the owners of living topics, not stored either; None = no more.
+
+        They stay in effect when an owner changes his. A topic has one overlay: the last one given.
+        """
+        for topic, overlay in changes:
+            ttl_ms = topic.policy.message_ttl_ms
+            self._registry.overlay_policy(topic, overlay)
+            self._policy_changed(topic, ttl_ms)
+        self._chain.request_turn()
+
+    def _policy_changed(self, topic: Topic, ttl_ms_before: int) -> None:
+        if topic.limits is not None:
+            self._turns.watch(topic)
+        if topic.policy.message_ttl_ms != ttl_ms_before:
+            for subscription in topic.subscriptions.values():
+                subscription.ttl_changed()
+        self.queries.registry.look_now(topic)
 
     def terminate_topic(self, name: TopicName) -> tuple[int, ...]:
         """A topic takes no more messages, of any protocol, for good; raises ``NotFound``.
@@ -408,6 +434,10 @@ class Engine:
         It runs inside the turn, once per frame: what it costs, every publisher waits for.
         """
         self._commits.append_watchers.append(watcher)
+
+    def watch_creations(self, watcher: Callable[[Topic], None]) -> None:
+        """Call with every new topic over the log, whoever makes it, before anything is in it."""
+        self._creation_watchers.append(watcher)
 
     def watch_removals(self, watcher: Callable[[Topic], None]) -> None:
         """Call with every topic that is gone: deleted by anybody, or expired.

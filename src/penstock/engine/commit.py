@@ -383,7 +383,7 @@ class SettlementBuffer:
     first next time. Non-durable subscriptions are asked, too (they must not pile up), but nothing
     of them is stored.
 
-    Also here: which cursors changed since the last snapshot.
+    Also here: which cursors changed since they were last in a snapshot.
     """
 
     def __init__(self, chain: FlowContext) -> None:
@@ -391,7 +391,8 @@ class SettlementBuffer:
         self.noted: dict[HostedSubscription, None] = {}
         self.again: list[Settlement] = []
         """Who wants a frame, and what the disk refused; to be looked at only."""
-        self._changed: dict[tuple[int, int], None] = {}
+        self.changed: dict[tuple[int, int], None] = {}
+        """(subscription id, queue id) of cursors; whoever takes a snapshot removes them."""
         self.settlements = 0
 
     def note(self, subscription: HostedSubscription) -> None:
@@ -405,7 +406,7 @@ class SettlementBuffer:
         gone = subscription.subscription_id
         self.again = [each for each in self.again if each.subscription_id != gone]
         for queue_id in subscription.queue_ids:
-            self._changed.pop((gone, queue_id), None)
+            self.changed.pop((gone, queue_id), None)
 
     def put(self, frame: Frame) -> list[Settlement]:
         """Put everything there is to save into the frame; what was taken, for ``failed``."""
@@ -426,18 +427,13 @@ class SettlementBuffer:
         self.settlements += len(taken)
         for settlement in taken:
             for part in settlement.queues:
-                self._changed[settlement.subscription_id, part.queue_id] = None
+                self.changed[settlement.subscription_id, part.queue_id] = None
 
     def replayed(self, settlement: Settlement) -> None:
         """Recovery applied it from the log: the next snapshot, which covers it, has to show it."""
         for part in settlement.queues:
-            self._changed[settlement.subscription_id, part.queue_id] = None
+            self.changed[settlement.subscription_id, part.queue_id] = None
 
     def failed(self, taken: list[Settlement]) -> None:
         """The frame was refused: the same goes into the next one."""
         self.again = taken + self.again
-
-    def take_changed(self) -> list[tuple[int, int]]:
-        """(subscription id, queue id) of the cursors that changed since the last call."""
-        changed, self._changed = self._changed, {}
-        return list(changed)

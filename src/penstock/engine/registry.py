@@ -21,7 +21,14 @@ from msgspec.structs import replace
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Host, HostedSubscription, Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
+from penstock.engine.topic import (
+    PolicyOverlay,
+    Queue,
+    Topic,
+    TopicLimits,
+    TopicPolicy,
+    needs_limits,
+)
 from penstock.flow.credit import Credit
 from penstock.flow.reserve import Reserve
 from penstock.log.store import Store
@@ -146,8 +153,14 @@ class Registry:
 
     def apply_policy(self, topic: Topic, policy: TopicPolicy) -> None:
         """The same until the process ends."""
-        topic.policy = policy
+        topic.own_policy = policy
+        topic.policy = policy if topic.overlay is None else topic.overlay(policy)
         self._set_limits(topic)
+
+    def overlay_policy(self, topic: Topic, overlay: PolicyOverlay | None) -> None:
+        """The same for what is laid over the owner's rules."""
+        topic.overlay = overlay
+        self.apply_policy(topic, topic.own_policy)
 
     def topic(self, name: TopicName) -> Topic:
         """The topic of that name; raises ``NotFound``."""
@@ -186,7 +199,7 @@ class Registry:
                 topic.name.space,
                 topic.name.name,
                 [queue.queue_id for queue in topic.queues],
-                topic.policy,
+                topic.own_policy,
                 topic.is_terminated,
             )
             self._definitions.put(TOPIC_KIND, str(topic.topic_id), msgspec.json.encode(row))

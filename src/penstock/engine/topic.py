@@ -10,6 +10,7 @@ Not here: who makes and stores topics (``registry.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
@@ -87,6 +88,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     quota_age_ms_max: int = 0
     quota_policy: QuotaPolicy = QuotaPolicy.HOLD
     """With ``evict`` the slowest subscription loses its oldest messages instead."""
+    quota_age_policy: QuotaPolicy | None = None
+    """When it is the age that is passed; None = as ``quota_policy``."""
     message_bytes_max: int = 0
     """Largest message; ``topics.message_bytes_max`` holds in any case."""
     is_delaying: bool = False
@@ -104,6 +107,10 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
         return TopicName(self.dead_letter_space, self.dead_letter_topic)
 
 
+PolicyOverlay = Callable[[TopicPolicy], TopicPolicy]
+"""Rules that somebody lays over those of a topic's owner: from his to those in effect."""
+
+
 class Topic:
     """One topic as the engine runs it."""
 
@@ -117,6 +124,8 @@ class Topic:
         "last_used_ms",
         "limits",
         "name",
+        "overlay",
+        "own_policy",
         "policy",
         "queues",
         "subscriptions",
@@ -129,7 +138,11 @@ class Topic:
     ) -> None:
         self.topic_id = topic_id
         self.name = name
+        self.own_policy = policy
+        """As its owner and its operators have it: what is stored."""
+        self.overlay: PolicyOverlay | None = None
         self.policy = policy
+        """In effect: its own, and what is laid over that (``Engine.overlay_policies``)."""
         self.is_durable = is_durable
         self.queues: tuple[Queue, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}
@@ -281,7 +294,10 @@ class TopicLimits:
         self._topic = topic
         self._rate = RateLimit(policy.publish_messages_per_s, policy.publish_bytes_per_s, now_ms)
         self._quota = BacklogQuota(
-            policy.quota_bytes_max, policy.quota_age_ms_max, policy.quota_policy
+            policy.quota_bytes_max,
+            policy.quota_age_ms_max,
+            policy.quota_policy,
+            policy.quota_age_policy,
         )
         self.spark: SparkPressure | None = None
         """Set while a query may slow or hold publishers (``spark/query.py``)."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import cast
 
 from penstock.engine.commit import Commits, Frame, PublisherReplies, SettlementBuffer
@@ -57,6 +58,9 @@ SWEEP_STEPS_MAX = 500
 """Queues that a sweep looks at in one go: some 2 ms."""
 SWEEP_PIECE_MS = 20
 """Between two pieces of a sweep: it may take a tenth of a core, and no more."""
+
+SNAPSHOT_CURSORS_MAX = 500
+"""Cursors that are put into words for a snapshot in one go: some 2 ms."""
 
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
@@ -490,6 +494,9 @@ class Housekeeping:
         self._sweep_ms = chain.now_ms + settings.retention_sweep_ms
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
+        # Of the snapshot that is being made; bounded by the durable cursors there are.
+        self._states: dict[tuple[int, int], CursorState] = {}
+        self._pieces_left = 0
         self._mark_ms: int | None = None
         self.due_ms = self._sweep_ms
         """Neither sweep nor mark is due before; what was put off meanwhile makes it too early."""
@@ -509,19 +516,37 @@ class Housekeeping:
         """Offer the cursors to the store, if it is time.
 
         Only right after an append that left nothing unsaved: rows must not run ahead of the log.
+        Very many are put into words piece by piece. Rows must be of one moment, too: what changes
+        meanwhile is among the changed again, and the last piece takes all of those, so that a busy
+        broker gets its snapshot.
         """
         if self.snapshot_ms is None or now_ms < self.snapshot_ms:
             return
         if not self._store.is_snapshot_due(is_urgent=self._shortage_bytes > 0):
             self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
             return
+        changed = self._settlements.changed
+        if not self._states:
+            self._pieces_left = len(changed) // SNAPSHOT_CURSORS_MAX
+        for key in list(islice(changed, SNAPSHOT_CURSORS_MAX) if self._pieces_left else changed):
+            del changed[key]
+            subscription = self._reader(key)
+            if subscription is not None:
+                self._states[key] = subscription.state(QueueId(key[1]))
+        if self._pieces_left:
+            self._pieces_left -= 1
+            self.snapshot_ms = now_ms + SWEEP_PIECE_MS
+            return
         self.snapshot_ms = None
-        states: list[CursorState] = []
-        for subscription_id, queue_id in self._settlements.take_changed():
-            subscription = self._registry.subscriptions.get(SubscriptionId(subscription_id))
-            if subscription is not None and subscription.reads(QueueId(queue_id)):
-                states.append(subscription.state(QueueId(queue_id)))
+        made, self._states = self._states, {}
+        states = [state for key, state in made.items() if self._reader(key) is not None]
         self._store.offer_snapshot(self._store.end_position, states)
+
+    def _reader(self, key: tuple[int, int]) -> Subscription | None:
+        """The subscription that still has this cursor (subscription id, queue id)."""
+        subscription = self._registry.subscriptions.get(SubscriptionId(key[0]))
+        is_there = subscription is not None and subscription.reads(QueueId(key[1]))
+        return subscription if is_there else None
 
     def final_cursors(self) -> list[CursorState]:
         """Every durable cursor as it stands, for a clean stop."""

@@ -41,6 +41,13 @@ _DECISIONS: Final = {
     QuotaPolicy.EVICT: QuotaDecision.EVICT,
 }
 
+_HARDNESS: Final = [
+    QuotaDecision.ADMIT,
+    QuotaDecision.EVICT,
+    QuotaDecision.HOLD,
+    QuotaDecision.REFUSE,
+]
+
 
 class BacklogQuota(msgspec.Struct, frozen=True):
     """A limit by bytes, by age of the oldest unsettled message, or both."""
@@ -48,6 +55,8 @@ class BacklogQuota(msgspec.Struct, frozen=True):
     bytes_max: int = 0
     age_ms_max: int = 0
     policy: QuotaPolicy = QuotaPolicy.HOLD
+    age_policy: QuotaPolicy | None = None
+    """When the age is passed; None = the same."""
 
     @property
     def is_set(self) -> bool:
@@ -55,18 +64,22 @@ class BacklogQuota(msgspec.Struct, frozen=True):
         return self.bytes_max > 0 or self.age_ms_max > 0
 
     def judge(self, backlog_bytes: int, oldest_age_ms: int = 0) -> QuotaDecision:
-        """The verdict on a publish, given the backlog before it."""
-        if self._is_passed(backlog_bytes, oldest_age_ms):
-            return _DECISIONS[self.policy]
-        return QuotaDecision.ADMIT
+        """The verdict on a publish, given the backlog before it; if both are passed, the harder."""
+        by_size = by_age = QuotaDecision.ADMIT
+        if backlog_bytes >= self.bytes_max > 0:
+            by_size = _DECISIONS[self.policy]
+        if oldest_age_ms >= self.age_ms_max > 0:
+            by_age = _DECISIONS[self.age_policy or self.policy]
+        return max(by_size, by_age, key=_HARDNESS.index)
 
     def explain(self, topic: str, backlog_bytes: int, oldest_age_ms: int = 0) -> str:
         """One sentence for whoever is held or refused."""
-        if self.bytes_max and backlog_bytes >= self.bytes_max:
-            figure = f"{backlog_bytes} bytes, quota {self.bytes_max}"
+        if self.judge(backlog_bytes) is self.judge(backlog_bytes, oldest_age_ms):
+            figure, policy = f"{backlog_bytes} bytes, quota {self.bytes_max}", self.policy
         else:
             figure = f"messages {oldest_age_ms} ms old, quota {self.age_ms_max} ms"
-        return f"backlog of topic '{topic}' holds {figure} ({self.policy.value})"
+            policy = self.age_policy or self.policy
+        return f"backlog of topic '{topic}' holds {figure} ({policy.value})"
 
     @property
     def evict_to_bytes(self) -> int:
@@ -77,6 +90,3 @@ class BacklogQuota(msgspec.Struct, frozen=True):
     def evict_to_age_ms(self) -> int:
         """Eviction by age stops here."""
         return self.age_ms_max * EVICT_PERCENT // 100
-
-    def _is_passed(self, backlog_bytes: int, oldest_age_ms: int) -> bool:
-        return (backlog_bytes >= self.bytes_max > 0) or (oldest_age_ms >= self.age_ms_max > 0)

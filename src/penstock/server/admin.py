@@ -134,7 +134,7 @@ class Administration:
         mode = changes.get("spark_backpressure", "")
         if mode not in ("", *BACKPRESSURES):
             raise SettingsError(f"spark_backpressure is {mode!r}; use off, soft or hard")
-        policy = msgspec.structs.replace(topic.policy, **changes)
+        policy = msgspec.structs.replace(topic.own_policy, **changes)
         self._engine.set_policy(topic.name, policy)
         self.wake()
 

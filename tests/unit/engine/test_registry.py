@@ -4,6 +4,7 @@ import gc
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from kit.queues import consume
 from kit.workbench import Workbench
@@ -583,3 +584,54 @@ def test_deleted_subscriptions_go_without_the_collector():
     finally:
         gc.enable()
     assert [each for each in left if each.queue.topic is topic] == []
+
+
+# Rules laid over those of its owner.
+
+
+def lengthened(policy):
+    return replace(policy, retention_ms=max(policy.retention_ms, 5000))
+
+
+def test_rules_laid_over_are_in_effect_and_stay_when_the_owner_changes_others():
+    bench = Workbench()
+    topic = bench.topic("a", TopicPolicy(length_max=5))
+    bench.engine.overlay_policies([(topic, lengthened)])
+    assert topic.policy == TopicPolicy(length_max=5, retention_ms=5000)
+    bench.engine.set_policy(topic.name, TopicPolicy(length_max=6))
+    assert topic.policy == TopicPolicy(length_max=6, retention_ms=5000)
+    bench.engine.apply_policies([(topic, TopicPolicy(retention_ms=9000))])
+    assert topic.policy == TopicPolicy(retention_ms=9000)
+    bench.engine.overlay_policies([(topic, None)])
+    assert topic.policy == topic.own_policy == TopicPolicy(retention_ms=9000)
+
+
+def test_rules_laid_over_are_never_stored():
+    bench = Workbench()
+    topic = bench.topic("a", TopicPolicy(length_max=5))
+    bench.engine.overlay_policies([(topic, lengthened)])
+    bench.engine.grow_topic(topic.name, 2)
+    bench.engine.terminate_topic(topic.name)
+    bench.settle()
+    bench.kill()
+    assert bench.engine.topic(topic.name).policy == TopicPolicy(length_max=5)
+
+
+def test_a_time_to_live_laid_over_expires_what_waits_already():
+    bench = Workbench()
+    topic = bench.topic()
+    reader = bench.reader(topic)
+    bench.publish(bench.channel(), topic, b"1", b"2")
+    bench.settle()
+    bench.advance(2000)
+    bench.engine.overlay_policies([(topic, lambda policy: replace(policy, message_ttl_ms=1000))])
+    bench.advance(1)
+    assert reader.ready(topic.queues[0].queue_id) == 0
+
+
+def test_who_watches_hears_of_each_new_topic():
+    bench = Workbench()
+    heard = []
+    bench.engine.watch_creations(heard.append)
+    topic = bench.topic()
+    assert heard == [topic]

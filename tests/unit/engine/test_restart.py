@@ -5,6 +5,7 @@ import pytest
 
 from kit.batches import WIRE, BatchFacts, batch, numbered
 from kit.workbench import Workbench
+from penstock.engine import turn
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.registry import TOPIC_KIND
 from penstock.engine.topic import Overflow, TopicPolicy
@@ -136,6 +137,35 @@ def test_cursors_come_back_from_a_snapshot_and_the_settlements_after_it(bench):
     assert bench.store.snapshot_position > 0
     bench.kill()
     assert by_name(bench)["orders"].subscriptions["s"].low_mark(queue_id) == 8
+
+
+@pytest.mark.parametrize("end", ["kill", "cut_power"])
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_snapshot_of_very_many_cursors_is_made_in_pieces_and_is_of_one_moment(
+    bench, monkeypatch, rounds, end
+):
+    monkeypatch.setattr(turn, "SNAPSHOT_CURSORS_MAX", 4)
+    topic, channel = bench.topic(), bench.channel()
+    queue_id = topic.queues[0].queue_id
+    options = SubscriptionOptions()
+    names = [f"s{number}" for number in range(11)]
+    readers = [bench.engine.create_subscription(topic.name, name, options) for name in names]
+    bench.publish(channel, topic, *[b"x"] * 8)
+    bench.settle()
+    bench.advance(bench.settings.storage.snapshot_interval_ms)
+    made = []
+    for number in range(1, 2 + rounds):
+        # Between two pieces some of the cursors that are made already change again.
+        for reader in readers[number::3]:
+            reader.settle_upto(queue_id, number)
+        bench.settle()
+        made.append(bench.store.snapshot_position > 0)
+        bench.advance(turn.SWEEP_PIECE_MS)
+    assert made == [piece >= 2 for piece in range(1 + rounds)]
+    expected = [reader.low_mark(queue_id) for reader in readers]
+    getattr(bench, end)()
+    found = by_name(bench)["orders"].subscriptions
+    assert [found[name].low_mark(queue_id) for name in names] == expected
 
 
 def test_transient_messages_are_dropped_and_counted_out(bench):

@@ -97,6 +97,18 @@ def test_an_unset_quota_admits_everything():
     assert quota.judge(1 << 60, 1 << 60) is QuotaDecision.ADMIT
 
 
+def test_age_may_have_another_consequence_and_the_harder_one_counts():
+    quota = BacklogQuota(100, 10, QuotaPolicy.HOLD, QuotaPolicy.EXCEPTION)
+    assert quota.judge(100, 0) is QuotaDecision.HOLD
+    assert quota.judge(0, 10) is QuotaDecision.REFUSE
+    assert quota.judge(100, 10) is QuotaDecision.REFUSE
+    mild = BacklogQuota(100, 10, QuotaPolicy.HOLD, QuotaPolicy.EVICT)
+    assert mild.judge(100, 10) is QuotaDecision.HOLD
+    assert mild.judge(0, 10) is QuotaDecision.EVICT
+    assert "(evict)" in mild.explain("t", 0, 10)
+    assert "(hold)" in mild.explain("t", 100, 10)
+
+
 def test_a_quota_explains_itself_and_evicts_to_ninety_percent():
     quota = BacklogQuota(1000, 200, QuotaPolicy.EVICT)
     assert quota.is_set

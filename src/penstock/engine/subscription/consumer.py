@@ -51,6 +51,7 @@ class ConsumerKeywords(TypedDict, total=False):
     failover: FailoverRule | None
     priority: int
     key_ranges: Sequence[KeyRange]
+    halves_keys: bool
     queue_ids: Sequence[QueueId]
     is_auto_settled: bool
     is_passive: bool
@@ -113,6 +114,7 @@ class Consumer:
         "delivered_messages",
         "demand",
         "failover",
+        "halves_keys",
         "inflight",
         "is_attached",
         "is_auto_settled",
@@ -144,6 +146,7 @@ class Consumer:
         failover: FailoverRule | None = None,
         priority: int = 0,
         key_ranges: Sequence[KeyRange] = (),
+        halves_keys: bool = False,
         queue_ids: Sequence[QueueId] = (),
         is_auto_settled: bool = False,
         is_passive: bool = False,
@@ -170,6 +173,8 @@ class Consumer:
         self.priority = priority
         """Higher is served first."""
         self.key_ranges = tuple(key_ranges)
+        self.halves_keys = halves_keys
+        """Where it is the first: keys by ranges, halved for who comes, not by a ring of hashes."""
         self.queue_ids = tuple(queue_ids)
         """The queues it takes from; empty = all of the topic."""
         self.is_auto_settled = is_auto_settled

@@ -438,7 +438,9 @@ class KeyShared(Dispatcher):
     def _owners_with(self, consumer: Consumer) -> SlotOwners:
         if self.consumers:
             return self.owners
-        return StickyRanges() if consumer.key_ranges else ConsistentHashRing()
+        if consumer.key_ranges:
+            return StickyRanges()
+        return HalvedRanges() if consumer.halves_keys else ConsistentHashRing()
 
     def join(self, consumer: Consumer) -> Consumer | None:
         """It takes over some slots, once they are drained."""
@@ -682,6 +684,46 @@ class ConsistentHashRing:
         self._known.clear()
 
 
+class HalvedRanges:
+    """Shares by ranges: who comes takes the lower half of the widest one (Pulsar's older way).
+
+    Who leaves leaves its range to the next one above, or, if there is none, to the one below.
+    """
+
+    __slots__ = ("_ends", "_owners")
+
+    def __init__(self) -> None:
+        # Where ranges end, ascending, and whose they are; a range begins behind the one below.
+        self._ends: list[int] = []
+        self._owners: list[Consumer] = []
+
+    def slot(self, key: bytes) -> int:
+        return range_slot(key)
+
+    def owner(self, slot: int) -> Consumer | None:
+        return self._owners[bisect_left(self._ends, slot)] if self._ends else None
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Only consumers without ranges of their own may join."""
+        return _mixed(consumer) if consumer.key_ranges else None
+
+    def add(self, consumer: Consumer) -> None:
+        ends = self._ends
+        at, end = 0, RANGE_END_MAX
+        if ends:
+            starts = [0, *ends]
+            at = max(range(len(ends)), key=lambda each: (ends[each] - starts[each], -each))
+            end = starts[at] + (ends[at] - starts[at]) // 2
+        ends.insert(at, end)
+        self._owners.insert(at, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        at = self._owners.index(consumer)
+        del self._owners[at]
+        is_highest = at == len(self._ends) - 1
+        del self._ends[at - 1 if is_highest else at]
+
+
 class StickyRanges:
     """Shares as the consumers claim them: no overlap, and a slot nobody claimed has no owner."""
 
@@ -691,8 +733,7 @@ class StickyRanges:
         self._claims: list[tuple[int, int, Consumer]] = []
 
     def slot(self, key: bytes) -> int:
-        """0..65535 with 0 counted as 1."""
-        return murmur3_31(key) % (SLOTS + 1) or 1
+        return range_slot(key)
 
     def owner(self, slot: int) -> Consumer | None:
         """The one whose range covers the slot."""
@@ -729,6 +770,11 @@ class StickyRanges:
 
     def remove(self, consumer: Consumer) -> None:
         self._claims = [claim for claim in self._claims if claim[2] is not consumer]
+
+
+def range_slot(key: bytes) -> int:
+    """Where keys are shared out by ranges: 0..65535 with 0 counted as 1."""
+    return murmur3_31(key) % (SLOTS + 1) or 1
 
 
 def _mixed(consumer: Consumer) -> ConsumerRefusal:

@@ -139,6 +139,43 @@ class Settler:
             self._shrink(cursor, at)
         return fresh
 
+    def settle_entries(
+        self, cursor: QueueCursor, starts: Sequence[int], cause: Cause = Cause.ACKED
+    ) -> int:
+        """Whole entries are done, named by their first offsets; what is none is ignored.
+
+        First offsets that are neighbours are single messages, except for the last of them: mostly
+        they are in flight as a run, and nothing is looked up. Of a batch in flight its entry knows
+        how long it is; of what is not in flight (late, or waiting to be delivered again) the index.
+        """
+        settled = 0
+        pending = cursor.pending
+        singles: list[int] = []
+        odd: list[int] = []
+        for start, end in _neighbours(starts):
+            if (taken := pending.take_range(start, end)) is not None:
+                for returned in taken:
+                    self._release(*returned)
+                fresh = cursor.settle(cause, start, end)
+                self.settled_messages += fresh
+                settled += fresh
+                continue
+            entries = pending.spill()
+            for at in range(start, end):
+                entry = entries.get(at)
+                if entry is None:
+                    odd.append(at)
+                elif entry.span == 1:
+                    singles.append(at)
+                else:
+                    settled += self.settle_range(cursor, at, at + entry.span, cause)
+        if singles:
+            settled += self.settle(cursor, singles, cause)
+        for at, found in entries_at(cursor, odd).items() if odd else ():
+            if found[1] == at:
+                settled += self.settle_range(cursor, at, at + found[5], cause)
+        return settled
+
     def _starts_in(self, cursor: QueueCursor, start: int, end: int) -> list[int]:
         """First offsets of the in-flight entries that have a part in [start, end)."""
         entries = cursor.pending.spill()
@@ -424,6 +461,20 @@ class Settler:
         if messages and consumer_id != NO_CONSUMER:
             self.inflight.remove(messages)
             self._consumers[consumer_id].returned(messages, size)
+
+
+def _neighbours(offsets: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """[start, end) of each stretch of offsets that follow each other, in the order they come."""
+    start = end = -1
+    for offset in offsets:
+        if offset == end:
+            end += 1
+            continue
+        if start >= 0:
+            yield start, end
+        start, end = offset, offset + 1
+    if start >= 0:
+        yield start, end
 
 
 def _has_unsettled(cursor: QueueCursor, offset: int) -> bool:

@@ -502,6 +502,13 @@ class Subscription:
         self._settled(cursor)
         return settled
 
+    def settle_entries(self, queue_id: QueueId, starts: Sequence[int]) -> int:
+        """The same for whole entries, named by their first offsets: all messages of a batch."""
+        cursor = self.cursor(queue_id)
+        settled = self._settler.settle_entries(cursor, starts)
+        self._settled(cursor)
+        return settled
+
     def _settled(self, cursor: QueueCursor) -> None:
         # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
         # to make. What waits for its key is not among the ready.
@@ -558,10 +565,29 @@ class Subscription:
         self._changed()
         return moved
 
+    def forget_attempts(self, queue_id: QueueId) -> None:
+        """How often messages came back is forgotten; what is in flight keeps its count.
+
+        Pulsar's counts live as long as somebody is attached. It is not saved: a restart ends all
+        who are attached, and so whoever comes first after it forgets them again.
+        """
+        self.cursor(queue_id).redelivery.counts.clear()
+
     def limit_dispatch(self, rate: DispatchRate) -> None:
         """Another dispatch rate of its own (F8), which counts at once; all 0 = none."""
         self._pipeline.throttle.resize(rate)
         self._host.wake(self)
+
+    @property
+    def dispatch_rate(self) -> DispatchRate:
+        """Its own; all 0 = none."""
+        own = self._pipeline.throttle.own
+        return DispatchRate() if own is None else own.rate
+
+    @property
+    def unacked_max(self) -> int:
+        """What all its consumers may have in flight; 0 = no limit."""
+        return self._settler.inflight.messages_max
 
     def limit_unacked(self, messages_max: int) -> None:
         """Another limit for what all its consumers have in flight (F13); 0 = none."""

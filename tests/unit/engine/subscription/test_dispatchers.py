@@ -11,6 +11,7 @@ from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
 from penstock.engine.subscription.dispatchers import (
     SLOTS,
     ConsistentHashRing,
+    HalvedRanges,
     StickyRanges,
     murmur3_31,
     murmur3_32,
@@ -276,6 +277,31 @@ def test_a_key_falls_into_the_slot_that_others_would_give_it():
     assert ConsistentHashRing().slot(b"test") == 0x3A6BD213 % 65535 + 1
     assert StickyRanges().slot(b"test") == 0x3A6BD213 % 65536
     assert StickyRanges().slot(b"") == 1
+
+
+def test_the_widest_range_is_halved_for_a_newcomer_and_falls_to_a_neighbour_when_it_leaves():
+    ranges = HalvedRanges()
+    assert ranges.owner(5) is None
+    a, b, c = consumer(1, "a"), consumer(2, "b"), consumer(3, "c")
+    for each in (a, b, c):
+        assert ranges.refusal(each) is None
+        ranges.add(each)
+    # As a real Pulsar shares them: a 32769-65536, b 16385-32768, c 0-16384.
+    assert [ranges.owner(slot) for slot in (1, 16384)] == [c, c]
+    assert [ranges.owner(slot) for slot in (16385, 32768)] == [b, b]
+    assert [ranges.owner(slot) for slot in (32769, 65535)] == [a, a]
+    ranges.remove(b)
+    assert [ranges.owner(slot) for slot in (16384, 16385, 32768)] == [c, a, a]
+    ranges.remove(a)
+    assert [ranges.owner(slot) for slot in (1, 65535)] == [c, c]
+    ranges.remove(c)
+    assert ranges.owner(1) is None
+
+
+def test_who_claims_ranges_does_not_mix_with_halves():
+    refusal = HalvedRanges().refusal(consumer(1, ranges=[(0, 9)]))
+    assert refusal.reason is RefusalReason.MODE
+    assert HalvedRanges().slot(b"test") == StickyRanges().slot(b"test")
 
 
 def test_keys_are_spread_over_all_consumers():

@@ -5,7 +5,7 @@ import pytest
 from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
-from penstock.flow.demand import Window
+from penstock.flow.demand import Permits, Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
 
@@ -416,3 +416,75 @@ def test_ranges_of_a_key_free_the_key(host):
     subscription.arrived(1)
     host.run()
     assert late.offsets == [20]
+
+
+# ---- whole entries ------------------------------------------------------------------------------
+
+
+def whole(host, *sizes):
+    """A subscription that takes batches whole, of entries with so many messages each."""
+    queue = MemoryQueue(host)
+    queue.append([Record(b"x", Shape(messages=size)) for size in sizes])
+    options = SubscriptionOptions(whole_batches=True)
+    return Subscription(1, "s", [queue], options, host)
+
+
+def test_entries_are_settled_by_their_first_offsets_however_long_they_are(host):
+    subscription = whole(host, 1, 1, 5, 1, 3)
+    taker = consume(subscription, Permits(100), name="c")
+    host.run()
+    assert taker.offsets == [0, 1, 2, 7, 8]
+    assert subscription.settle_entries(1, [0, 1, 2]) == 7
+    assert subscription.low_mark(1) == 7
+    assert subscription.settle_entries(1, [8, 7]) == 4
+    assert subscription.low_mark(1) == 11
+    assert taker.consumer.inflight.messages == 0
+
+
+def test_a_run_of_single_messages_is_settled_without_spilling_it(host):
+    subscription = whole(host, *[1] * 6)
+    consume(subscription, Permits(100), name="c")
+    host.run()
+    assert subscription.settle_entries(1, [0, 1, 2]) == 3
+    assert subscription.settle_entries(1, [4]) == 1
+    assert subscription.settle_entries(1, [3, 5]) == 2
+    assert subscription.low_mark(1) == 6
+
+
+def test_an_offset_inside_a_batch_names_no_entry(host):
+    subscription = whole(host, 5, 1)
+    consume(subscription, Permits(100), name="c")
+    host.run()
+    assert subscription.settle_entries(1, [3, 2, 9]) == 0
+    assert subscription.unacked(1) == 6
+
+
+def test_entries_that_wait_to_be_delivered_again_are_settled_whole(host):
+    subscription = whole(host, 5, 4)
+    taker = consume(subscription, Permits(9), name="c")
+    host.run()
+    subscription.redeliver(taker.consumer)
+    assert subscription.settle_entries(1, [0, 5]) == 9
+    taker.consumer.grant(50)
+    host.run()
+    assert taker.offsets == [0, 5]
+
+
+def test_entries_that_were_never_delivered_or_are_settled_are_ignored(host):
+    subscription = whole(host, 2, 3, 4)
+    consume(subscription, Permits(1), name="c")
+    host.run()
+    assert subscription.settle_entries(1, [0, 2, 5]) == 2
+    assert subscription.settle_entries(1, [0, 0]) == 0
+    assert subscription.low_mark(1) == 2
+
+
+def test_counts_of_what_came_back_can_be_forgotten(host):
+    subscription = whole(host, 1, 2)
+    taker = consume(subscription, Permits(3), name="c")
+    host.run()
+    subscription.redeliver(taker.consumer)
+    subscription.forget_attempts(1)
+    taker.consumer.grant(3)
+    host.run()
+    assert [delivery.attempts for delivery in taker.deliveries[2:]] == [0, 0]

@@ -189,7 +189,7 @@ class AmqpQueue:
         self.in_effect = with_policy(self.arguments, policy.definition)
         wanted, topic = meaning_of(self.kind, self.in_effect), self.topic
         return msgspec.structs.replace(
-            topic.policy,
+            topic.own_policy,
             message_ttl_ms=wanted.policy.message_ttl_ms,
             expires_ms=wanted.policy.expires_ms,
             length_max=wanted.policy.length_max,

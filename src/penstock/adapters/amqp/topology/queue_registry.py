@@ -151,8 +151,8 @@ class QueueRegistry:
             wanted = queue.set_policy(self._policies.effective(queue.kind, queue.name))
             if queue.in_effect is not before:
                 topic.dead_letter_router = dead_letter_router_of(self._context, self._router, queue)
-            if wanted != topic.policy:
-                if wanted.expires_ms != topic.policy.expires_ms:
+            if wanted != topic.own_policy:
+                if wanted.expires_ms != topic.own_policy.expires_ms:
                     # As RabbitMQ does: a new time counts from the moment it is in effect.
                     topic.touch(now_ms)
                 changes.append((topic, wanted))
