@@ -177,7 +177,9 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
 
 
 def top_level(requirement):
-    return re.split(r"[<>=!~ ;\[]", requirement)[0].replace("-", "_")
+    """The module's name; that of ``protobuf`` is google."""
+    name = re.split(r"[<>=!~ ;\[]", requirement)[0].replace("-", "_")
+    return {"protobuf": "google"}.get(name, name)
 
 
 def test_unit_and_property_tests_do_not_sleep():

@@ -27,6 +27,7 @@ from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of, property_map
 from penstock.engine.batch import UNOPENED, opened_batch
 from penstock.model.record import Facts, Record, RecordFlag, Wire
 from penstock.wire.amqp.origin import AmqpFacts
+from penstock.wire.pulsar.facts import PulsarFacts
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.properties import KEYS, SYSTEM_NAMES, TAGS, parse_properties, value_of
 from penstock.wire.rocketmq.stored import RocketmqFacts, SysFlag, split_batch, sys_flag_of
@@ -387,6 +388,9 @@ def known_origins() -> dict[int, Origin]:
             maps=partial(property_maps, hidden=frozenset(SYSTEM_NAMES)),
         ),
         int(Wire.AMQP): Origin(name="amqp", reader=AmqpMessages(), maps=amqp_maps),
+        int(Wire.PULSAR): Origin(
+            name="pulsar", reader=BatchMessages(PulsarFacts()), is_laid_out=False
+        ),
     }
 
 

@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol as bytes: commands, frames, metadata of messages, batches."""

@@ -1,0 +1,309 @@
+"""Pulsar's frames: bytes in, commands and what follows them out, and back.
+
+    simple   | total u32 | command size u32 | BaseCommand |
+    payload  | total u32 | command size u32 | BaseCommand | tail |
+    tail     | 0x0e01, crc32c u32 | metadata size u32 | MessageMetadata | payload |
+
+``total`` counts what is behind itself. Magic and checksum may be missing; the checksum is that of
+everything behind it. A tail follows SEND and MESSAGE; it is kept and passed on as it came.
+Sheet: pulsar.md 1.1.
+
+Invariants: however the bytes are cut, the frames are the same; a frame that can never be right is
+refused from its first bytes, before room is made for it (T12); of a frame in progress no more is
+kept than the frame and one read; its tail is copied once.
+Not here: what a tail says (``metadata.py``); what a command means (``adapters/pulsar``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple, NoReturn
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, KeyValue
+
+MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
+"""What CONNECTED tells a client unless the settings say otherwise."""
+FRAME_HEADROOM: Final = 10 * 1024
+"""A frame may have so much more than the largest message."""
+NO_ID: Final = 2**64 - 1
+"""-1 as it stands on the wire: no request, no entry; as ledger and entry both: earliest."""
+LATEST: Final = 2**63 - 1
+"""As ledger and entry both: the end of the topic."""
+
+CHECKSUM_MAGIC: Final = b"\x0e\x01"
+CHECKSUM_BYTES: Final = 6
+"""Of magic and checksum together."""
+_CHECKSUM_STEP: Final = 64 * 1024
+_SMALL_CHUNK: Final = 4 * 1024
+
+_SIZES: Final = Struct(">II")
+_SIZE: Final = Struct(">I")
+
+
+class ServerError(IntEnum):
+    """Codes of ERROR, SEND_ERROR and failed answers, with Pulsar's names."""
+
+    UnknownError = 0
+    MetadataError = 1
+    PersistenceError = 2
+    AuthenticationError = 3
+    AuthorizationError = 4
+    ConsumerBusy = 5
+    ServiceNotReady = 6
+    ProducerBlockedQuotaExceededError = 7
+    ProducerBlockedQuotaExceededException = 8
+    ChecksumError = 9
+    UnsupportedVersionError = 10
+    TopicNotFound = 11
+    SubscriptionNotFound = 12
+    ConsumerNotFound = 13
+    TooManyRequests = 14
+    TopicTerminatedError = 15
+    ProducerBusy = 16
+    InvalidTopicName = 17
+    IncompatibleSchema = 18
+    ConsumerAssignError = 19
+    TransactionCoordinatorNotFound = 20
+    InvalidTxnStatus = 21
+    NotAllowedError = 22
+    TransactionConflict = 23
+    TransactionNotFound = 24
+    ProducerFenced = 25
+
+
+class ProtocolVersion(IntEnum):
+    """What a client of that version, or a later one, understands."""
+
+    PING = 1
+    REDELIVER = 2
+    BATCHES = 4
+    CHECKSUM = 6
+    LOOKUP = 7
+    CONSUMER_STATS = 8
+    REACHED_END_OF_TOPIC = 9
+    ACTIVE_CONSUMER_CHANGE = 12
+    AUTH_CHALLENGE = 14
+    GET_OR_CREATE_SCHEMA = 15
+    ACK_RECEIPT = 17
+    BROKER_ENTRY_METADATA = 18
+    TC_CONNECT = 19
+    TOPIC_MIGRATED = 20
+    AUTO_CONSUME_SCHEMA = 21
+    NEWEST = 21
+
+
+class Frame(NamedTuple):
+    """One command; ``tail`` is what followed it, empty but for SEND and MESSAGE."""
+
+    command: BaseCommand
+    tail: bytes
+
+
+class FrameError(ValueError):
+    """The peer's bytes are no frame. ``frames`` are those before it in the same read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.frames: list[Frame] = []
+
+
+# The field's number is the type's value.
+_FIELD_NAMES: Final = {
+    field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.number > 1
+}
+
+
+def signed(number: int) -> int:
+    """An id as Pulsar means it: 2^64-1 is -1."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def encode(command: BaseCommand) -> bytes:
+    """A simple frame."""
+    data = command.SerializeToString()
+    size = len(data)
+    return _SIZES.pack(size + 4, size) + data
+
+
+def payload_frame(command: bytes, tail: bytes) -> list[bytes]:
+    """A frame with a tail, in pieces: the tail is not copied."""
+    size = len(command)
+    return [_SIZES.pack(size + 4 + len(tail), size) + command, tail]
+
+
+def check(tail: bytes) -> bool:
+    """Whether a tail is what its checksum says; one without a checksum is."""
+    if not tail.startswith(CHECKSUM_MAGIC):
+        return True
+    if len(tail) < CHECKSUM_BYTES:
+        return False
+    return crc32c(tail, CHECKSUM_BYTES) == int.from_bytes(tail[2:6], "big")
+
+
+def crc32c(data: bytes, start: int = 0) -> int:
+    """Checksum from ``start`` on; what is large is not copied as a whole."""
+    if len(data) <= _CHECKSUM_STEP:
+        return int(google_crc32c.value(data[start:]))
+    crc = 0
+    for at in range(start, len(data), _CHECKSUM_STEP):
+        crc = google_crc32c.extend(crc, data[at : at + _CHECKSUM_STEP])
+    return int(crc)
+
+
+def decode(data: bytes) -> BaseCommand:
+    """The command in these bytes; raises ``FrameError`` if it is none that Pulsar knows."""
+    try:
+        command = BaseCommand.FromString(data)
+    except DecodeError:
+        raise FrameError(f"command of {len(data)} bytes that is no protobuf message") from None
+    if not command.IsInitialized():
+        if not command.HasField("type"):
+            raise FrameError("command of an unknown type")
+        raise FrameError(f"command of type {command.type} without a field it must have")
+    kind = command.type
+    if not command.HasField(_FIELD_NAMES[kind]):
+        raise FrameError(f"command of type {kind} without its {_FIELD_NAMES[kind]}")
+    if kind in _WITH_PROPERTIES and not _are_texts(_WITH_PROPERTIES[kind](command)):
+        raise FrameError(f"command of type {kind} with a property that is no text")
+    return command
+
+
+# Properties of messages may be any bytes (protocol.proto), those of commands may not: they are
+# stored, compared and shown.
+_WITH_PROPERTIES: Final[dict[int, Callable[[BaseCommand], Iterable[Iterable[KeyValue]]]]] = {
+    BaseCommand.PRODUCER: lambda it: (it.producer.metadata, it.producer.schema.properties),
+    BaseCommand.SUBSCRIBE: lambda it: (
+        it.subscribe.metadata,
+        it.subscribe.subscription_properties,
+        it.subscribe.schema.properties,
+    ),
+    BaseCommand.LOOKUP: lambda it: (it.lookup_topic.properties,),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda it: (it.get_topics_of_namespace.properties,),
+    BaseCommand.GET_OR_CREATE_SCHEMA: lambda it: (it.get_or_create_schema.schema.properties,),
+}
+
+
+def _are_texts(lists: Iterable[Iterable[KeyValue]]) -> bool:
+    return all(
+        type(text) is str for pairs in lists for pair in pairs for text in (pair.key, pair.value)
+    )
+
+
+class FrameParser:
+    """The bytes of one connection, cut into frames.
+
+    A large tail is collected as the reads it came in and joined when it is whole. Small reads are
+    put together at once: a peer that sends byte by byte must not cost an object for each.
+    """
+
+    __slots__ = ("_chunks", "_command", "_failure", "_head", "_head_wanted", "_missing",
+                 "frame_bytes_max", "held_bytes")  # fmt: skip
+
+    def __init__(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+        self.frame_bytes_max = max_message_size + FRAME_HEADROOM
+        self.held_bytes = 0
+        """What is kept of a frame that is not complete."""
+        self._failure: FrameError | None = None
+        self._head = bytearray()
+        self._head_wanted = 4
+        self._command: BaseCommand | None = None
+        self._chunks: list[bytes | bytearray | memoryview] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames these bytes complete.
+
+        Raises ``FrameError``, with the frames before the bad one; from then on nothing is read.
+        """
+        if self._failure is not None:
+            raise FrameError(str(self._failure))
+        frames: list[Frame] = []
+        try:
+            if self._command is not None:
+                data = self._collect(self._command, data, frames)
+            elif self._head:
+                self._head += data
+                if len(self._head) < self._head_wanted:
+                    self.held_bytes = len(self._head)
+                    return frames
+                data = bytes(self._head)
+                self._head.clear()
+            if data:
+                self._cut(data, frames)
+        except FrameError as error:
+            self._failure = error
+            self.close()
+            error.frames = frames
+            raise
+        return frames
+
+    def close(self) -> None:
+        """The peer is given up: what it sent is room for others."""
+        self._head.clear()
+        self._command = None
+        self._chunks.clear()
+        self.held_bytes = 0
+
+    def _cut(self, data: bytes, frames: list[Frame]) -> None:
+        at, end = 0, len(data)
+        limit = self.frame_bytes_max
+        while end - at >= 8:
+            total, size = _SIZES.unpack_from(data, at)
+            if not (4 <= size + 4 <= total <= limit):
+                self._refuse(total, size)
+            tail_at = at + 8 + size
+            if tail_at > end:
+                self._keep_head(data, at, 8 + size)
+                return
+            command = decode(data[at + 8 : tail_at])
+            stop = at + 4 + total
+            if stop > end:
+                self._command = command
+                self._chunks.append(memoryview(data)[tail_at:])
+                self._missing = stop - end
+                self.held_bytes = end - tail_at
+                return
+            frames.append(Frame(command, data[tail_at:stop]))
+            at = stop
+        if end - at >= 4:
+            (total,) = _SIZE.unpack_from(data, at)
+            if not 4 <= total <= limit:
+                self._refuse(total, 0)
+        self._keep_head(data, at, 8 if end - at >= 4 else 4)
+
+    def _keep_head(self, data: bytes, at: int, wanted: int) -> None:
+        self._head += memoryview(data)[at:]
+        self._head_wanted = wanted
+        self.held_bytes = len(self._head)
+
+    def _collect(self, command: BaseCommand, data: bytes, frames: list[Frame]) -> bytes:
+        """More of a tail; the rest of ``data`` that is behind it."""
+        size = len(data)
+        chunks = self._chunks
+        if size < self._missing:
+            self._missing -= size
+            self.held_bytes += size
+            if size >= _SMALL_CHUNK:
+                chunks.append(data)
+            elif isinstance(chunks[-1], bytearray):
+                chunks[-1] += data
+            else:
+                chunks.append(bytearray(data))
+            return b""
+        chunks.append(memoryview(data)[: self._missing])
+        frames.append(Frame(command, b"".join(chunks)))
+        rest = data[self._missing :]
+        self.close()
+        return rest
+
+    def _refuse(self, total: int, size: int) -> NoReturn:
+        if total > self.frame_bytes_max:
+            raise FrameError(f"frame of {total} bytes announced, limit {self.frame_bytes_max}")
+        if total < 4:
+            raise FrameError(f"frame of {total} bytes announced, at least 4 needed")
+        raise FrameError(f"command of {size} bytes announced in a frame of {total}")
