@@ -197,6 +197,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "interop ali-ons": ("interop ali-ons ../ali-ons",),
     "interop rocketmq-tests": ("interop rocketmq-tests ../rocketmq --only pop",),
+    "interop pulsar": ("interop pulsar ../pulsar-client-python --grep seek",),
     "doctor": ("doctor", "doctor --data /var/lib/penstock --json"),
 }
 """Verb -> lines behind ``penstock``."""

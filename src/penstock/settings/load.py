@@ -26,7 +26,12 @@ from penstock.settings.broker import (
 )
 from penstock.settings.declare import convert
 from penstock.settings.flow import FlowSettings
-from penstock.settings.protocols import AmqpSettings, RocketmqSettings, SparkSettings
+from penstock.settings.protocols import (
+    AmqpSettings,
+    PulsarSettings,
+    RocketmqSettings,
+    SparkSettings,
+)
 
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = frozenset(
@@ -55,6 +60,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     rocketmq: RocketmqSettings = field(default_factory=RocketmqSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    pulsar: PulsarSettings = field(default_factory=PulsarSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
@@ -74,6 +80,7 @@ PARTS: Final[Mapping[str, type]] = {
     "broker": BrokerSettings,
     "rocketmq": RocketmqSettings,
     "amqp": AmqpSettings,
+    "pulsar": PulsarSettings,
     "spark": SparkSettings,
 }
 

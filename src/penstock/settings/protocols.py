@@ -233,6 +233,124 @@ class RocketmqSettings:
                 )
 
 
+# ---- pulsar -------------------------------------------------------------------------------------
+# Settings of the Pulsar protocol; names follow its broker.conf, defaults Pulsar 4.0's.
+
+
+SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
+COMPATIBILITY_STRATEGIES: Final = (
+    "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL",
+    "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE",
+)  # fmt: skip
+INACTIVE_MODES: Final = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+TOPIC_TYPES: Final = ("non-partitioned", "partitioned")
+AT_LEAST_ONE_OF_PULSAR: Final = (
+    "tenants_max", "namespaces_max", "topic_policies_max", "default_num_partitions",
+    "subscribe_rate_period_s", "inactive_topics_s_max", "delayed_delivery_tick_ms",
+    "max_message_size", "frame_ms_max", "max_concurrent_non_persistent_messages",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarSettings:
+    """Topics, producers and consumers; namespaces and topics may have policies of their own."""
+
+    max_message_size: int = setting(
+        5 * MIB, "Largest message; told to clients, which split what is larger into chunks"
+    )
+    max_pending_publish_requests: int = setting(
+        1_000, "F9: sends of one producer that wait for their receipts; 0 = no limit"
+    )
+    max_concurrent_non_persistent_messages: int = setting(
+        1_000, "Sends of one connection to topics without a log that wait; more are dropped"
+    )
+    frame_ms_max: int = setting(
+        30_000, "A frame must be complete in this time while others wait for its room"
+    )
+    advertised_host: str = setting(
+        "", "Host in answers to look-ups; empty = the one the client dialled"
+    )
+    tenants_max: int = setting(1_000, "Tenants of the broker")
+    namespaces_max: int = setting(10_000, "Namespaces of all tenants together")
+    topic_policies_max: int = setting(10_000, "Topics that have policies of their own")
+    allow_auto_topic_creation: bool = setting(True, "Unknown topics are made by their first use")
+    allow_auto_topic_creation_type: str = setting(
+        "non-partitioned", "What they are then: non-partitioned or partitioned"
+    )
+    default_num_partitions: int = setting(1, "Partitions of a partitioned topic made so")
+    allow_auto_subscription_creation: bool = setting(
+        True, "Unknown durable subscriptions are made by their first consumer"
+    )
+    subscription_types_enabled: str = setting(
+        ",".join(SUBSCRIPTION_TYPES), "Types that consumers may bring, with commas between"
+    )
+    max_unacked_messages_per_consumer: int = setting(
+        50_000, "F13: messages one shared consumer may have unacked; 0 = no limit"
+    )
+    max_unacked_messages_per_subscription: int = setting(
+        200_000, "F13: the same of all consumers of a shared subscription"
+    )
+    max_producers_per_topic: int = setting(0, "Producers of one topic; 0 = no limit")
+    max_consumers_per_topic: int = setting(0, "Consumers of one topic; 0 = no limit")
+    max_consumers_per_subscription: int = setting(0, "Consumers of one subscription; 0 = no limit")
+    subscribe_rate_per_consumer: int = setting(
+        0, "F8: how often one consumer may subscribe in a period; 0 = no limit"
+    )
+    subscribe_rate_period_s: int = setting(30, "That period, in seconds")
+    deduplication: bool = setting(False, "Messages that a producer sends again are not stored")
+    acknowledgment_at_batch_index_level: bool = setting(
+        True, "Single messages of a batch can be acked; False: such acks are ignored"
+    )
+    active_consumer_failover_delay_ms: int = setting(
+        1_000, "So long nobody gets anything after the active consumer has changed"
+    )
+    key_shared_use_consistent_hashing: bool = setting(
+        True, "Key_Shared: keys by a ring of hashes; False: by halved ranges"
+    )
+    delayed_delivery: bool = setting(True, "Times of delivery are honoured on shared subscriptions")
+    delayed_delivery_tick_ms: int = setting(1_000, "A message due within this is delivered at once")
+    delayed_delivery_ms_max: int = setting(0, "Longest delay; a longer one is refused; 0 = any")
+    delete_inactive_topics: bool = setting(False, "Topics that nobody uses are deleted")
+    inactive_topics_delete_mode: str = setting(
+        "delete_when_no_subscriptions",
+        "When nobody uses one: with the last subscription gone, or "
+        "delete_when_subscriptions_caught_up",
+    )
+    inactive_topics_s_max: int = setting(60, "They go after so many seconds")
+    schema_compatibility_strategy: str = setting(
+        "FULL", "Which new schemas of a topic are taken; namespaces may say otherwise"
+    )
+    schema_validation_enforced: bool = setting(
+        False, "Producers without a schema are refused on topics that have one"
+    )
+    allow_auto_update_schema: bool = setting(True, "Clients may bring new schemas")
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("allow_auto_topic_creation_type", TOPIC_TYPES),
+            ("inactive_topics_delete_mode", INACTIVE_MODES),
+            ("schema_compatibility_strategy", COMPATIBILITY_STRATEGIES),
+        ):
+            if getattr(self, name) not in allowed:
+                raise SettingsError(
+                    f"pulsar.{name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}"
+                )
+        unknown = set(self.subscription_types) - set(SUBSCRIPTION_TYPES)
+        if unknown or not self.subscription_types:
+            raise SettingsError(
+                f"pulsar.subscription_types_enabled is {self.subscription_types_enabled!r}; "
+                f"use some of {','.join(SUBSCRIPTION_TYPES)}"
+            )
+        for name in AT_LEAST_ONE_OF_PULSAR:
+            if getattr(self, name) < 1:
+                raise SettingsError(f"pulsar.{name} must be at least 1")
+
+    @property
+    def subscription_types(self) -> list[str]:
+        """Those that are enabled, by Pulsar's names."""
+        return [each.strip() for each in self.subscription_types_enabled.split(",")]
+
+
 # ---- spark --------------------------------------------------------------------------------------
 # Settings of Spark queries: leases, and what those that fall behind do to publishers (F18).
 

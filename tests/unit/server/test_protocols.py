@@ -1,14 +1,21 @@
 """Which protocols a broker speaks, by its settings; deadlines that belong to no connection."""
 
+import subprocess
+import sys
+
 import pytest
 
+from kit.pulsar_payload import PulsarMessage, batch_tail, single_tail
 from penstock.adapters.timers import Timers
+from penstock.engine.ports import BatchCodec, OrderingKeyReader
 from penstock.model.record import Wire
 from penstock.server.protocols import LOOK_MS, DeadlineDriver, built_in, fact_readers
 from penstock.settings.broker import ListenerSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.clock import ManualClock
+from penstock.wire.pulsar.facts import PulsarFacts
+from penstock.wire.pulsar.metadata import make_record
 
 
 def names(**ports):
@@ -26,8 +33,9 @@ def test_amqp_listens_on_its_port():
 @pytest.mark.parametrize(
     ("off", "left"),
     [
-        ("amqp", {"rocketmq", "rocketmq_broker", "rocketmq_vip"}),
-        ("rocketmq", {"amqp", "rocketmq_broker", "rocketmq_vip"}),
+        ("amqp", {"rocketmq", "rocketmq_broker", "rocketmq_vip", "pulsar"}),
+        ("rocketmq", {"amqp", "rocketmq_broker", "rocketmq_vip", "pulsar"}),
+        ("pulsar", {"amqp", "rocketmq", "rocketmq_broker", "rocketmq_vip"}),
     ],
 )
 def test_what_is_off_is_not_there(off, left):
@@ -42,7 +50,7 @@ def test_the_vip_channel_is_two_below_the_brokers_port_and_may_be_missing():
 
 @pytest.mark.parametrize("port", ["0", "2"])
 def test_a_port_that_has_none_two_below_it_has_no_vip_channel(port):
-    assert names(rocketmq_broker=port) == ["rocketmq_broker", "rocketmq", "amqp"]
+    assert names(rocketmq_broker=port) == ["rocketmq_broker", "rocketmq", "amqp", "pulsar"]
 
 
 def test_the_vip_channel_can_be_off():
@@ -50,8 +58,26 @@ def test_the_vip_channel_can_be_off():
     assert "rocketmq_vip" not in [each.factory.protocol for each in built_in(settings)]
 
 
-def test_stored_bytes_of_both_wires_are_read_whoever_listens():
-    assert set(fact_readers()) >= {int(Wire.AMQP), int(Wire.ROCKETMQ)}
+def test_stored_bytes_of_all_wires_are_read_whoever_listens():
+    assert set(fact_readers()) == set(Wire) - {Wire.NEUTRAL}
+
+
+def test_the_reader_of_pulsar_is_imported_late_and_does_all_that_the_reader_does():
+    deferred = fact_readers()[int(Wire.PULSAR)]
+    assert isinstance(deferred, BatchCodec)
+    assert isinstance(deferred, OrderingKeyReader)
+    record = make_record(single_tail(PulsarMessage(b"body", "k", {"a": "1"})), 5)
+    reader = PulsarFacts()
+    for name in ("keys", "properties", "facts", "ordering_key"):
+        assert getattr(deferred, name)(record) == getattr(reader, name)(record)
+    assert deferred.body(record, 100) == b"body"
+    batch = make_record(batch_tail(b"a", b"b"), 5)
+    assert deferred.open_batch(batch, 1000) == reader.open_batch(batch, 1000)
+    code = "import sys, penstock.server.protocols as p; p.fact_readers(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "google.protobuf" not in loaded.stdout.split()
 
 
 # ---- deadlines ----------------------------------------------------------------------------------

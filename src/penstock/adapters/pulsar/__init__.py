@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: connections, producers, consumers, and the rules of their topics."""
