@@ -41,6 +41,18 @@ def pytest_addoption(parser):
         default=False,
         help="run the client's interop tests, and only them, against Apache RocketMQ 5.3 (Maven)",
     )
+    parser.addoption(
+        "--real-pulsar",
+        action="store_true",
+        default=False,
+        help="hold tests/interop/pulsar's conversations with a running Apache Pulsar 4.0",
+    )
+    parser.addoption(
+        "--real-pulsar-url", default="127.0.0.1:6650", help="where its binary protocol listens"
+    )
+    parser.addoption(
+        "--real-pulsar-admin", default="http://127.0.0.1:8080", help="where its REST API listens"
+    )
 
 
 def pytest_configure(config):

@@ -3,6 +3,7 @@
     penstock interop ali-ons DIR        DIR: a checkout of ali-sdk/ali-ons, outside this repository
     penstock interop rocketmq-tests DIR Apache's own integration tests: ``rocketmq/apache_tests.py``
     penstock interop pika|amqplib|rabbitmq-java DIR     over AMQP
+    penstock interop pulsar DIR         pulsar-client-python's: ``pulsar_suite.py``
 
 ``ali-ons`` starts two joined brokers (a fresh pair for each part of the suite: messages of one part
 are still being retried when the next begins), creates the topic and groups which the suite takes
@@ -37,6 +38,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from kit.amqp.rabbitmqctl import stand_in
+from kit.pulsar_suite import verb as pulsar_verb
 from kit.rocketmq.apache_tests import rocketmq_tests
 from kit.slow_link import slow_link
 from penstock.cli.remoting import RemotingClient
@@ -515,7 +517,7 @@ def command() -> None:
     """Run another client's own test suite against Penstock."""
 
 
-for _each in (*COMMANDS, rocketmq_tests):
+for _each in (*COMMANDS, rocketmq_tests, pulsar_verb(private_broker)):
     command.add_command(_each)
 
 

@@ -1,0 +1,196 @@
+"""What the raw conversations are held with: Penstock, or with ``--real-pulsar`` Apache Pulsar 4.0.
+
+    pytest tests/interop/pulsar
+    pytest tests/interop/pulsar --real-pulsar [--real-pulsar-url 127.0.0.1:6650
+                                               --real-pulsar-admin http://127.0.0.1:8080]
+
+A case is one row of the observations of a real 4.0.8; it knows which broker it talks to only where
+``docs/pulsar.md`` has a row for the difference (``pulsar.is_real``). The real server is started by
+hand, with ``acknowledgmentAtBatchIndexLevelEnabled=true backlogQuotaCheckIntervalInSeconds=1``.
+"""
+
+import itertools
+import os
+import time
+
+import pytest
+
+from kit.pulsar_peer import PulsarPeer, PulsarRest
+from penstock.testing.running import eventually, running_broker
+
+NUMBERS = itertools.count(1)
+
+REAL_QUIET_SECONDS = 0.3
+"""The real server reads and writes in threads of its own: a PONG overtakes what they will send."""
+
+NOT_BUILT = dict.fromkeys(
+    (
+        "test_unknown_ids",
+        "test_subscribe",
+        "test_permits",
+        "test_unacked",
+        "test_redelivery",
+        "test_failover",
+        "test_key_shared",
+        "test_positions",
+        "test_producers",
+        "test_limits",
+        "test_schemas",
+        "test_rest",
+        "test_python_client",
+        "test_clients",
+        "test_connections::test_topics_come_with_their_hash",
+        "test_connections::test_the_mode_of_a_list_is_honoured",
+        "test_connections::test_a_pattern_filters_and_an_equal_hash_says_unchanged",
+        "test_connections::test_connected_says_version_size_and_features",
+        "test_connections::test_producer_and_subscribe_in_an_unknown_namespace_are_not_ready",
+        "test_connections::test_a_bad_topic_name_is_invalid",
+        "test_connections::test_short_names_are_accepted_on_the_wire",
+        "test_connections::test_statistics_of_an_unknown_consumer",
+        "test_connections::test_metadata_says_the_number_of_partitions",
+        "test_connections::test_without_auto_creation_metadata_fails_and_lookup_does_not",
+        "test_connections::test_topics_of_an_empty_and_of_an_unknown_namespace",
+        "test_connections::test_partitions_are_in_the_list_by_their_own_names",
+        "test_connections::test_a_watcher_hears_of_topics_that_come_and_go",
+        "test_connections::test_a_watcher_s_pattern_has_at_most_50_characters",
+        "test_connections::test_transactions_are_not_enabled",
+    ),
+    "this part of the adapter is being built",
+)
+"""Module, or module::test -> why it cannot run on Penstock yet."""
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        module = item.path.stem
+        if item.path.parent.name != "pulsar" or item.path.parent.parent.name != "interop":
+            continue
+        is_real = config.getoption("--real-pulsar")
+        for name in (module, f"{module}::{item.originalname}"):
+            if name in NOT_BUILT and not is_real:
+                item.add_marker(pytest.mark.skip(reason=NOT_BUILT[name]))
+
+
+class Server:
+    """Where it listens, and whether it is Apache's."""
+
+    def __init__(self, address, admin_url, *, is_real):
+        self.address = address
+        self.rest = PulsarRest(admin_url)
+        self.is_real = is_real
+        self.url = f"pulsar://{address[0]}:{address[1]}"
+
+
+class Pulsar:
+    """The server as one test sees it: peers that are closed at its end, names of its own."""
+
+    def __init__(self, server):
+        self.server = server
+        self.rest = server.rest
+        self.url = server.url
+        self.is_real = server.is_real
+        self.peers = []
+        self.watch = None
+
+    def raw(self, **options):
+        """A connection that has said nothing yet."""
+        if self.is_real:
+            options.setdefault("quiet_seconds", REAL_QUIET_SECONDS)
+        peer = PulsarPeer(self.server.address, **options)
+        self.peers.append(peer)
+        return peer
+
+    def peer(self, **fields):
+        """A connection that has said CONNECT."""
+        peer = self.raw()
+        peer.connect(**fields)
+        return peer
+
+    def name(self, stem="t"):
+        """A name that no other test uses."""
+        return f"{stem}-{os.getpid()}-{int(time.time())}-{next(NUMBERS)}"
+
+    def topic(self, stem="t", *, namespace="public/default", partitions=0, domain="persistent"):
+        """The name of a topic of its own, looked up; made first if it has partitions."""
+        topic = f"{domain}://{namespace}/{self.name(stem)}"
+        if partitions:
+            self.rest.done("PUT", f"{self.path(topic)}/partitions", partitions)
+        self.look_up(topic)
+        return topic
+
+    def look_up(self, topic):
+        """Pulsar serves a topic only after somebody has asked where it is."""
+        if self.watch is None:
+            self.watch = self.peer()
+        assert self.watch.lookup(topic).response == 1
+
+    def path(self, topic):
+        """REST's path of a topic."""
+        return topic.replace("://", "/")
+
+    def namespace(self, **policies):
+        """A namespace of its own with these policies: name of the call -> body."""
+        name = f"public/{self.name('ns')}"
+        self.rest.done("PUT", f"namespaces/{name}", {})
+        self.look_up(f"persistent://{name}/first")
+        for policy, body in policies.items():
+            self.policy(name, policy, body)
+        return name
+
+    def policy(self, namespace, policy, body):
+        """Set one policy; ``__`` in its name is a slash."""
+        method = "PUT" if policy in PUT_POLICIES else "POST"
+        self.rest.done(method, f"namespaces/{namespace}/{policy.replace('__', '/')}", body)
+
+    def stats(self, topic):
+        """REST's statistics of a topic."""
+        found = self.rest.get(f"{self.path(topic)}/stats")
+        assert found.status == 200, found
+        return found.json
+
+    def backlog(self, topic, subscription):
+        """Entries of a subscription that are not settled."""
+        return self.stats(topic)["subscriptions"][subscription]["msgBacklog"]
+
+    def eventually(self, condition, what=""):
+        """Wait for what another process brings about."""
+        return eventually(condition, what=what)
+
+    def close(self):
+        for peer in self.peers:
+            peer.close()
+
+
+PUT_POLICIES = {"schemaCompatibilityStrategy"}
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(request):
+    config = request.config
+    if config.getoption("--real-pulsar"):
+        host, _, port = config.getoption("--real-pulsar-url").rpartition(":")
+        yield Server((host, int(port)), config.getoption("--real-pulsar-admin"), is_real=True)
+        return
+    with running_broker() as broker:
+        http = broker.endpoints.get("pulsar_http", broker.endpoints["http"])
+        yield Server(broker.address("pulsar"), f"http://{http}", is_real=False)
+
+
+@pytest.fixture
+def pulsar(pulsar_server):
+    """The server; use names made by it."""
+    found = Pulsar(pulsar_server)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def peer(pulsar):
+    """A connection that has said CONNECT."""
+    return pulsar.peer()
+
+
+@pytest.fixture
+def topic(pulsar):
+    """The name of a topic that nobody has used."""
+    return pulsar.topic()

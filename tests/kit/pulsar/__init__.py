@@ -1,0 +1,1 @@
+"""Pulsar's part of the kit."""
