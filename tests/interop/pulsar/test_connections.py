@@ -5,11 +5,13 @@ import struct
 import google_crc32c
 import pytest
 
-from kit.pulsar_peer import NONE, frame, framed
+from kit.pulsar_peer import NONE, PulsarPeer, frame, framed
+from penstock.testing.running import running_broker
 from penstock.wire.pulsar import protocol_pb2 as pb
 
 MESSAGE_BYTES_MAX = 5242880
-FRAME_OVERHEAD_MAX = 10240
+FRAME_OVERHEAD_MAX = 10240 - 4
+"""A frame's length word counts, too."""
 
 
 def test_connected_says_version_size_and_features(pulsar):
@@ -199,6 +201,26 @@ def test_short_names_are_accepted_on_the_wire(pulsar, peer):
     assert consumer.message().id == sent
 
 
+@pytest.mark.parametrize("name", ["default/x", "a/b/c/d/e"])
+def test_a_short_name_has_no_slash_or_two(peer, name):
+    found = peer.lookup(name)
+    assert found.error == pb.InvalidTopicName
+    assert found.message == (
+        f"Invalid topic name: Invalid short topic name '{name}', it should be in the format of "
+        "<tenant>/<namespace>/<topic> or <topic>"
+    )
+
+
+def test_a_name_with_a_cluster_in_it(pulsar, peer):
+    """4.0 takes such old names in any namespace, 4.2 refuses them; Penstock knows no clusters."""
+    found = peer.lookup(f"persistent://public/standalone/default/{pulsar.name()}")
+    if pulsar.is_real:
+        assert found.response == pb.CommandLookupTopicResponse.Connect
+        return
+    assert found.response == pb.CommandLookupTopicResponse.Failed
+    assert found.error == pb.TopicNotFound
+
+
 def test_statistics_of_an_unknown_consumer(pulsar, peer):
     """Pulsar closes the connection, which is a mistake of theirs."""
     if pulsar.is_real:
@@ -297,6 +319,13 @@ def test_a_pattern_filters_and_an_equal_hash_says_unchanged(peer, listed):
     assert list(again.topics) == []
 
 
+def test_a_pattern_above_50_characters_is_left_to_the_client(peer, listed):
+    namespace, names, _ = listed
+    found = topics_of(peer, namespace, topics_pattern=f"persistent://{namespace}/" + "x" * 60)
+    assert sorted(found.topics) == names
+    assert not found.filtered
+
+
 def test_partitions_are_in_the_list_by_their_own_names(pulsar, peer):
     namespace = pulsar.namespace()
     topic = pulsar.topic(namespace=namespace, partitions=2)
@@ -338,3 +367,22 @@ def test_a_watcher_s_pattern_has_at_most_50_characters(peer):
 def test_transactions_are_not_enabled(peer):
     text = "Transactions are not enabled."
     peer.refused("NotAllowedError", text, "tc_client_connect_request", tc_id=0)
+
+
+def test_a_broker_that_stops_closes_all_and_then_the_connection(pulsar):
+    """CLOSE_PRODUCER and CLOSE_CONSUMER without a request, then the end."""
+    if pulsar.is_real:
+        pytest.skip("stops its broker")
+    topic = "persistent://public/default/stops"
+    with running_broker() as broker, PulsarPeer(broker.address("pulsar")) as peer:
+        peer.connect()
+        producer, consumer = peer.producer(topic), peer.consumer(topic, "s")
+        assert broker.stop() == 0
+        told = {each.kind: each.command for each in peer.drain()}
+    assert told.keys() == {"close_producer", "close_consumer"}
+    assert (told["close_producer"].producer_id, told["close_producer"].request_id) == (
+        producer.id, NONE,
+    )  # fmt: skip
+    assert (told["close_consumer"].consumer_id, told["close_consumer"].request_id) == (
+        consumer.id, NONE,
+    )  # fmt: skip

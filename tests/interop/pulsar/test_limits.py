@@ -57,9 +57,15 @@ def test_eviction_skips_the_oldest_and_says_nothing(pulsar, peer):
     topic = quota(pulsar, "consumer_backlog_eviction")
     consumer = pulsar.peer().consumer(topic, "s", "Shared")
     producer = peer.producer(topic)
+    consumer.flow(2)
+    consumer.peer.expect_nothing()
     sent = producer.publish_all([KILOBYTE] * 20)
+    consumer.messages(2)
     pulsar.eventually(lambda: pulsar.backlog(topic, "s") <= 9, "the oldest are gone")
     peer.expect_nothing()
+    consumer.peer.expect_nothing()
+    # What it holds stays counted, although nobody waits for it.
+    assert consumer.unacked == 2
     assert not consumer.acked(sent[0]).HasField("error")
     consumer.flow(100)
     found = [(each.command.message_id.ledgerId, each.command.message_id.entryId)
@@ -103,6 +109,55 @@ def test_a_publish_rate_spreads_receipts(pulsar, peer):
     assert 0.7 <= found[-1] <= 4
     other = pulsar.peer()
     other.expect_nothing()
+
+
+def limited(pulsar, messages=-1, size=-1):
+    """A topic with a publish rate."""
+    rate = {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": size}
+    return pulsar.topic(namespace=pulsar.namespace(publishRate=rate))
+
+
+def test_a_publish_rate_of_bytes(pulsar, peer):
+    producer = peer.producer(limited(pulsar, size=10_000))
+    if pulsar.is_real:
+        time.sleep(1)
+    for _ in range(20):
+        producer.send(KILOBYTE)
+    assert 0.7 <= arrivals(20, producer.receipt)[-1] <= 4
+
+
+def test_batches_are_charged_after_they_are_taken(pulsar, peer):
+    """Two of 20 messages at 10 in a second: the first at once, whatever it costs."""
+    producer = peer.producer(limited(pulsar, messages=10))
+    if pulsar.is_real:
+        time.sleep(1)
+    for _ in range(2):
+        producer.send([b"x"] * 20)
+    first, second = arrivals(2, producer.receipt)
+    assert first <= 0.5
+    assert 0.7 <= second <= 4
+
+
+def test_what_a_rate_stops(pulsar, peer):
+    """Pulsar reads nothing more of the connection; Penstock stops the one producer only."""
+    producer = peer.producer(limited(pulsar, messages=10))
+    free = peer.producer(pulsar.topic())
+    if pulsar.is_real:
+        time.sleep(1)
+    for _ in range(20):
+        producer.send()
+    free.send()
+    peer.command("ping")
+    found = [peer.receive() for _ in range(22)]
+    order = [
+        "free" if getattr(each.command, "producer_id", None) == free.id else each.kind
+        for each in found
+    ]
+    last = len(order) - 1
+    if pulsar.is_real:
+        assert min(order.index("pong"), order.index("free")) > last - 10
+    else:
+        assert max(order.index("pong"), order.index("free")) < last - 5
 
 
 def test_a_dispatch_rate_spreads_messages(pulsar, peer):

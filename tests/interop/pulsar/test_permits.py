@@ -184,6 +184,20 @@ def test_the_consumer_epoch_is_told_on_exclusive_only(peer, topic, backlog, kind
     assert not is_told or found.consumer_epoch == 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_told"), [("Exclusive", True), ("Failover", True), ("Shared", False)]
+)
+def test_the_epoch_of_a_redelivery_is_that_of_what_comes_again(peer, topic, backlog, kind, is_told):
+    backlog(1)
+    consumer = ready(peer, topic, kind)
+    consumer.flow(10)
+    assert not consumer.message().command.HasField("consumer_epoch")
+    consumer.redeliver(consumer_epoch=3)
+    found = consumer.message().command
+    assert found.HasField("consumer_epoch") == is_told
+    assert not is_told or found.consumer_epoch == 3
+
+
 def test_a_client_that_does_not_read_stops_nobody_else(pulsar, peer, topic):
     """All of it arrives once it reads again."""
     sleeper = peer.consumer(topic, "s", "Shared")

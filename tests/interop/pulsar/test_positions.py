@@ -328,6 +328,13 @@ def test_the_last_id_and_the_mark_delete_position(pulsar, topic, sent, version):
     assert (mark.ledgerId, mark.entryId) == sent[1]
 
 
+def test_the_mark_delete_position_of_a_reader_is_before_the_first(peer, topic, sent):
+    found = peer.reader(topic, EARLIEST).last_id()
+    last, mark = found.last_message_id, found.consumer_mark_delete_position
+    assert (last.ledgerId, last.entryId) == sent[-1]
+    assert (mark.ledgerId, mark.entryId) == (sent[0][0], NONE)
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_the_last_id_of_a_batch_has_its_last_index(pulsar, peer, topic, size):
     sent = pulsar.peer().producer(topic).publish([b"x"] * size)

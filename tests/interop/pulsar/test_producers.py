@@ -4,11 +4,13 @@ import struct
 
 import pytest
 
-from kit.pulsar_peer import NONE, frame, framed, stored
+from kit.pulsar_peer import NONE, frame, stored
 from penstock.wire.pulsar import protocol_pb2 as pb
 
 DUPLICATE = (NONE, NONE)
 MESSAGE_BYTES_MAX = 5242880
+FRAME_OVERHEAD_MAX = 10240 - 4
+"""A frame's length word counts, too."""
 
 
 def test_producer_success_says_name_and_last_sequence(pulsar, peer, topic):
@@ -59,6 +61,20 @@ def test_a_name_that_is_taken_on_the_same_connection_is_busy(peer, topic):
         assert each.command.error == pb.ProducerBusy
         break
     assert peer.producer(topic, "n", producer_id=first.id).name == "n"
+
+
+def test_the_same_producer_id_while_the_first_is_not_done_is_not_ready(pulsar, peer, topic):
+    """The holder of the name is asked for a sign of life meanwhile."""
+    holder = pulsar.peer()
+    holder.producer(topic, "n")
+    fields = {"topic": topic, "producer_id": 50, "producer_name": "n"}
+    first = peer.request("producer", **fields)
+    holder.expect("ping")
+    second = peer.request("producer", **fields)
+    found = peer.expect_error("ServiceNotReady", "Producer is already present on the connection")
+    assert found.request_id == second
+    holder.close()
+    assert peer.answer(first).kind == "producer_success"
 
 
 def test_a_receipt_has_the_id_and_the_sequence(peer, topic):
@@ -251,6 +267,29 @@ def test_a_batch_that_begins_below_is_dropped_whole(pulsar, peer, deduplicated):
     producer.publish(sequence=17)
 
 
+def test_a_number_that_is_still_being_written_is_not_stored_twice(pulsar, peer, deduplicated):
+    """Pulsar cannot say whether it is a duplicate, or can by then."""
+    producer = peer.producer(deduplicated, "p")
+    for number in (0, 1, 1, 2):
+        producer.send(sequence=number)
+    told = {0: [], 1: [], 2: []}
+    for _ in range(4):
+        found = peer.receive()
+        if found.kind == "send_error":
+            assert found.command.error == pb.PersistenceError
+            text = "Cannot determine whether the message is a duplicate at this time"
+            assert text in found.command.message
+            told[found.command.sequence_id].append(None)
+        else:
+            target = found.command.message_id
+            told[found.command.sequence_id].append((target.ledgerId, target.entryId))
+    assert len([each for each in told[1] if each not in (None, DUPLICATE)]) == 1
+    reader = pulsar.peer().reader(deduplicated)
+    reader.flow(10)
+    assert [each.metadata.sequence_id for each in reader.messages(3)] == [0, 1, 2]
+    reader.peer.expect_nothing()
+
+
 def test_of_repeated_chunks_the_last_is_refused(peer, deduplicated):
     producer = peer.producer(deduplicated, "p")
 
@@ -314,6 +353,7 @@ def test_a_send_without_its_payload_part_is_closed(peer, topic):
 
 
 def test_what_fits_the_frame_is_stored(peer, topic):
+    """Near the limit itself Pulsar's own storage gives up, so a little less."""
     producer = peer.producer(topic)
     sent = producer.publish(b"x" * (MESSAGE_BYTES_MAX + 5000))
     consumer = peer.consumer(topic, "s", initialPosition="Earliest")
@@ -325,9 +365,8 @@ def test_what_fits_the_frame_is_stored(peer, topic):
 def test_what_does_not_fit_the_frame_is_closed(peer, topic):
     producer = peer.producer(topic)
     whole = frame("send", b"", producer_id=producer.id, sequence_id=0)
-    peer.write(struct.pack(">I", MESSAGE_BYTES_MAX + 10240 + 1) + whole[4:])
+    peer.write(struct.pack(">I", MESSAGE_BYTES_MAX + FRAME_OVERHEAD_MAX + 1) + whole[4:])
     peer.expect_closed()
-    assert framed(b"")
 
 
 # ---- ends
@@ -362,6 +401,18 @@ def test_a_subscription_with_nothing_to_come_hears_the_end_at_its_flow(pulsar, p
     peer.expect("reached_end_of_topic", consumer_id=consumer.id)
 
 
+def test_a_reader_hears_the_end_only_if_it_acks(pulsar, peer, topic):
+    sent = pulsar.peer().producer(topic).publish()
+    pulsar.rest.done("POST", f"{pulsar.path(topic)}/terminate")
+    reader = peer.reader(topic)
+    reader.flow(10)
+    assert reader.message().id == sent
+    reader.flow(1)
+    peer.expect_nothing()
+    reader.ack(sent, kind="Cumulative")
+    peer.expect("reached_end_of_topic", consumer_id=reader.id)
+
+
 @pytest.mark.parametrize("how", ["unload", "delete"])
 def test_unload_and_delete_close_all_and_a_re_create_succeeds(pulsar, peer, topic, how):
     producer = peer.producer(topic)
@@ -376,6 +427,7 @@ def test_unload_and_delete_close_all_and_a_re_create_succeeds(pulsar, peer, topi
     consumer.expect_closed()
     producer.send()
     consumer.flow(10)
+    consumer.ack((0, 0))
     peer.expect_nothing()
     other.expect_nothing()
     pulsar.look_up(topic)

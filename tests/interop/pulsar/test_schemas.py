@@ -1,6 +1,7 @@
 """Schemas: versions, compatibility, refusals (observations 12)."""
 
 import json
+import time
 
 import pytest
 
@@ -74,6 +75,11 @@ def test_versions_count_up_and_old_texts_keep_theirs(peer, topic):
     assert registered(peer, topic, second) == version(1)
     assert registered(peer, topic, first) == version(0)
     assert registered(peer, topic, record("a", "c?")) == version(2)
+
+
+def test_an_optional_field_may_go(peer, topic):
+    assert registered(peer, topic, record("a", "b?", "c?")) == version(0)
+    assert registered(peer, topic, record("a", "c?")) == version(1)
 
 
 def test_a_producer_without_a_schema_is_accepted_beside_one(peer, topic):
@@ -164,6 +170,18 @@ def test_without_auto_update_new_schemas_are_refused(pulsar, peer):
         topic,
         schema=record("a"),
     )
+
+
+def test_without_auto_update_what_is_known_is_taken_and_nothing_new(pulsar, peer):
+    namespace = pulsar.namespace()
+    topic = pulsar.topic(namespace=namespace)
+    registered(peer, topic, record("a"))
+    pulsar.policy(namespace, "isAllowAutoUpdateSchema", False)
+    if pulsar.is_real:
+        # The policy reaches the topic some time after the call.
+        time.sleep(0.5)
+    assert registered(peer, topic, record("a")) == version(0)
+    peer.no_producer(INCOMPATIBLE, None, topic, schema=record("a", "b?"))
 
 
 @pytest.mark.parametrize(

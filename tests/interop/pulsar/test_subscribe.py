@@ -1,5 +1,7 @@
 """SUBSCRIBE: who gets in, who is refused with which words (observations 3)."""
 
+import time
+
 import pytest
 
 from kit.pulsar_peer import EARLIEST, as_id
@@ -108,6 +110,22 @@ def test_an_exclusive_holder_that_answers_keeps_its_place(pulsar, peer, topic):
     found = peer.expect_error("ConsumerBusy", "Exclusive consumer is already connected")
     assert found.request_id == request
     holder.expect_nothing()
+
+
+def test_holders_that_are_silent_for_5_s_are_cut_off(pulsar, peer, topic, request):
+    """Of an exclusive subscription and of a producer's name; in CI on a clock of the test's own."""
+    if not (pulsar.is_real or request.config.getoption("--long")):
+        pytest.skip("takes 5 s: --long; tests/unit/adapters/pulsar has it on a manual clock")
+    holder = pulsar.peer()
+    holder.consumer(topic, "s")
+    holder.producer(topic, "n")
+    began = time.monotonic()
+    consumer, _ = peer.subscribe(topic, "s")
+    producer = peer.request("producer", topic=topic, producer_id=50, producer_name="n")
+    assert peer.answer(consumer).kind == "success"
+    assert peer.answer(producer).kind == "producer_success"
+    assert 4.5 <= time.monotonic() - began <= 8
+    assert {each.kind for each in holder.drain()} == {"ping"}
 
 
 def test_the_holder_on_the_same_connection_is_asked_too(peer, topic):
@@ -308,16 +326,18 @@ def test_a_name_may_be_taken_twice_on_shared_and_may_be_empty(pulsar, peer, topi
     for number in (1, 2):
         peer.consumer(topic, "s", "Shared", consumer_name="same", consumer_id=number)
     peer.consumer(topic, "s", "Shared", consumer_name="", consumer_id=3)
-    if pulsar.is_real:
-        names = [
-            each["consumerName"] for each in pulsar.stats(topic)["subscriptions"]["s"]["consumers"]
-        ]
-        assert sorted(names) == ["", "same", "same"]
+    names = [
+        each["consumerName"] for each in pulsar.stats(topic)["subscriptions"]["s"]["consumers"]
+    ]
+    assert sorted(names) == ["", "same", "same"]
 
 
 def test_a_client_without_batches_is_closed_when_one_would_be_sent(pulsar, topic):
     producer = pulsar.peer().producer(topic)
     producer.publish([b"a", b"b"])
+    new = pulsar.peer().consumer(topic, "t", initialPosition="Earliest")
+    new.flow(1)
+    assert new.message().messages == 2
     old = pulsar.peer(protocol_version=3)
     consumer = old.consumer(topic, "s", initialPosition="Earliest")
     consumer.flow(10)

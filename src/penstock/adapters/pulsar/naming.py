@@ -29,6 +29,9 @@ _BLANK: Final = re.compile(r"\s")
 _NAMESPACE_PARTS: Final = (2, 3)
 """``tenant/namespace``, and with the cluster in it as old names have it."""
 
+_SHORT_SLASHES: Final = 2
+"""Of ``tenant/namespace/local``."""
+
 
 class InvalidTopicName(ValueError):
     """What a client calls a topic is no name; the text is what Pulsar says of it."""
@@ -77,6 +80,11 @@ def parse_name(text: str) -> PulsarName:
         domain, rest = PERSISTENT, text
         if "/" not in rest:
             rest = f"{DEFAULT_NAMESPACE}/{rest}"
+        elif rest.count("/") != _SHORT_SLASHES:
+            raise InvalidTopicName(
+                f"Invalid topic name: Invalid short topic name '{text[:300]}', it should be in the "
+                "format of <tenant>/<namespace>/<topic> or <topic>"
+            )
     if domain not in (PERSISTENT, NON_PERSISTENT):
         raise InvalidTopicName(f"Invalid topic name: Invalid topic domain: '{domain}'")
     parts = rest.split("/", 3)

@@ -28,8 +28,8 @@ from penstock.wire.pulsar.protocol_pb2 import BaseCommand, KeyValue
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """What CONNECTED tells a client unless the settings say otherwise."""
-FRAME_HEADROOM: Final = 10 * 1024
-"""A frame may have so much more than the largest message."""
+FRAME_HEADROOM: Final = 10 * 1024 - 4
+"""A frame may have so much more than the largest message; its length word counts, too."""
 NO_ID: Final = 2**64 - 1
 """-1 as it stands on the wire: no request, no entry; as ledger and entry both: earliest."""
 LATEST: Final = 2**63 - 1
