@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.bulk.gather import Buffers, GatheredRecords, Spans
 from penstock.bulk.layout import TYPES, Column, arrow_schema, kinds
-from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of, property_maps
+from penstock.bulk.maps import MESSAGE_ID, amqp_maps, amqp_properties, maps_of, property_maps
 from penstock.engine.batch import UNOPENED, opened_batch
 from penstock.model.record import Facts, Record, RecordFlag, Wire
 from penstock.wire.amqp.origin import AmqpFacts
@@ -35,7 +35,7 @@ from penstock.wire.rocketmq.stored import RocketmqFacts, SysFlag, split_batch, s
 OWN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of inflated bodies in one batch of rows; what is behind them comes with the next."""
 _COMPRESSED: Final = int(RecordFlag.COMPRESSED)
-_SLOW_COLUMNS: Final = frozenset({"key", "tag", "properties", "body"})
+_SLOW_COLUMNS: Final = frozenset({"born_timestamp", "key", "tag", "properties", "body"})
 
 
 class Rows:
@@ -127,7 +127,7 @@ class Rows:
                 self._messages(row, self.gathered.record(row))
             message = self._last[1][int(self._number[row])]
             if not is_body_wanted:
-                message = Message(message.key, message.tag, message.properties, b"")
+                message = msgspec.structs.replace(message, body=b"")
             size += len(message.body)
             if size > OWN_BYTES_MAX and row:
                 return int(row)
@@ -150,6 +150,10 @@ class Rows:
 
     def _born_timestamps(self) -> pa.Array:
         born = self.gathered.headers["born_ms"]
+        if self._uncommon:
+            born = born.copy()
+            for row, message in self._uncommon.items():
+                born[row] = message.born_ms or born[row]
         return _times(born, missing=born == 0)
 
     def _keys(self) -> pa.Array:
@@ -242,6 +246,8 @@ class Message(msgspec.Struct, gc=False):
     properties: dict[str, str]
     """The user's own."""
     body: bytes
+    born_ms: int = 0
+    """0: when its record was."""
 
 
 class MessageReader(Protocol):
@@ -341,6 +347,8 @@ class BatchMessages:
             body = self._reader.body(record, BODY_BYTES_MAX)
         except ValueError:
             body = record.body
+        if facts.message_id:
+            facts.properties.setdefault(MESSAGE_ID, facts.message_id)
         return _of(facts, body)
 
 
@@ -400,7 +408,8 @@ def wire_name(wire: int) -> str:
 
 
 def _of(facts: Facts, body: bytes) -> Message:
-    return Message(facts.key.encode(), facts.tag.encode(), facts.properties, body)
+    key, tag = facts.key.encode(), facts.tag.encode()
+    return Message(key, tag, facts.properties, body, facts.born_ms)
 
 
 def _message(properties: bytes, body: bytes) -> Message:

@@ -52,8 +52,15 @@ def test_a_message_by_itself_is_a_row(read, compression):
     message = PulsarMessage(b"body", "k", {"TAGS": "t", "a": "1", "message_id": "i"}, event_ms=7000)
     row = read(single_tail(message, compression=compression))[1]
     assert (row["key"], row["tag"], row["body"]) == ("k", "t", b"body")
-    assert dict(row["properties"]) == {"a": "1"}
+    assert dict(row["properties"]) == {"a": "1", "message_id": "i"}
     assert row["born_timestamp"].timestamp() == 7
+
+
+@pytest.mark.parametrize("columns", [["offset", "born_timestamp"], ["born_timestamp", "body"]])
+def test_each_message_of_a_batch_has_its_own_birth(read, columns):
+    messages = [PulsarMessage(b"x", event_ms=each) for each in (7000, 0, 9000)]
+    found = read(batch_tail(*messages, event_time=5000), columns=columns)
+    assert [row["born_timestamp"].timestamp() for row in found[1:4]] == [7, 5, 9]
 
 
 @pytest.mark.parametrize(
