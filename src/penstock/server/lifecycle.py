@@ -530,7 +530,12 @@ class BrokerRuntime:
 
 AMBER: Final = "\x1b[33m"
 PLAIN: Final = "\x1b[0m"
-SCHEMES: Final = {"http": "http://", "amqp": "amqp://guest:guest@", "pulsar": "pulsar://"}
+SCHEMES: Final = {
+    "http": "http://",
+    "amqp": "amqp://guest:guest@",
+    "pulsar": "pulsar://",
+    "pulsar_http": "http://",
+}
 """So that what is shown can be given to a client as it is (``pika.URLParameters``)."""
 
 

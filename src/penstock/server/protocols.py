@@ -152,7 +152,15 @@ def _pulsar(settings: Settings) -> list[ProtocolBinding]:
     from penstock.adapters.pulsar.factory import PulsarFactory
 
     factory = PulsarFactory(settings)
-    return [ProtocolBinding(factory, port, open=factory.open)]
+
+    def rest(wake: Callable[[], None], endpoints: Mapping[str, str]) -> Sequence[Route]:
+        from penstock.server.pulsar_rest.api import PulsarRestApi
+
+        return PulsarRestApi(factory.broker, wake, endpoints).routes()
+
+    http_port = settings.listeners.port("pulsar_http")
+    http = None if http_port is None else HttpPort("pulsar_http", http_port, rest)
+    return [ProtocolBinding(factory, port, open=factory.open, routes=rest, http=http)]
 
 
 def _rocketmq(settings: Settings) -> list[ProtocolBinding]:

@@ -42,7 +42,9 @@ class BrokerSettings:
 # Settings of listeners: where clients connect. A port is a number, 0 for any free one, or off.
 
 
-PROTOCOLS: Final = ("rocketmq", "rocketmq_broker", "amqp", "pulsar", "flight", "http")
+PROTOCOLS: Final = (
+    "rocketmq", "rocketmq_broker", "amqp", "pulsar", "pulsar_http", "flight", "http",
+)  # fmt: skip
 """Every listener there is or will be; also the names of the endpoints in the ready file (D21)."""
 
 LOCALHOST: Final = ("127.0.0.1", "::1")
@@ -64,6 +66,9 @@ class ListenerSettings:
     )
     amqp: str = setting("5672", "AMQP 0-9-1 port, 0 or off", flag="--amqp")
     pulsar: str = setting("6650", "Pulsar port, 0 or off", flag="--pulsar")
+    pulsar_http: str = setting(
+        "off", "Port of Pulsar's REST alone, beside the HTTP port, 0 or off", flag="--pulsar-http"
+    )
     flight: str = setting("8815", "Arrow Flight port, 0 or off", flag="--flight")
     http: str = setting("15672", "HTTP port, 0 or off", flag="--http")
     connections_max: int = setting(10_000, "Connections of all listeners together")

@@ -30,7 +30,7 @@ POLL_SECONDS: Final = 0.005
 UP: Final = (
     sys.executable, "-m", "penstock", "up", "--bind", "127.0.0.1",
     "--amqp", "0", "--pulsar", "0", "--rocketmq", "0", "--rocketmq-broker", "0",
-    "--flight", "off", "--http", "0",
+    "--pulsar-http", "0", "--flight", "off", "--http", "0",
 )  # fmt: skip
 """Every listener on a free port of its own, so that tests run side by side; a test that wants the
 Flight process says ``--flight 0``."""

@@ -148,6 +148,15 @@ class DelayedDeliveryRule(_Rule, frozen=True):
     """0 = any."""
 
 
+class PersistenceRule(_Rule, frozen=True):
+    """Copies that Pulsar's storage makes: remembered and told, without effect here."""
+
+    bookkeeper_ensemble: int = 1
+    bookkeeper_write_quorum: int = 1
+    bookkeeper_ack_quorum: int = 1
+    managed_ledger_max_mark_delete_rate: float = 0.0
+
+
 class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a namespace or a topic says; None = nothing, ask further out."""
 
@@ -175,6 +184,7 @@ class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
     inactive_topic: InactiveTopicRule | None = None
     delayed_delivery: DelayedDeliveryRule | None = None
     max_message_size: int | None = None
+    persistence: PersistenceRule | None = None
 
 
 NO_POLICIES: Final = Policies()
@@ -207,6 +217,7 @@ class EffectivePolicies(msgspec.Struct, frozen=True):
     delayed_delivery: DelayedDeliveryRule
     max_message_size: int
     """Of a message as it is sent; 0 = what the broker takes."""
+    persistence: PersistenceRule
 
 
 class Tenant(msgspec.Struct, frozen=True, rename="camel"):
@@ -587,6 +598,7 @@ def _broker_policies(settings: PulsarSettings) -> EffectivePolicies:
             settings.delayed_delivery_ms_max,
         ),
         max_message_size=0,
+        persistence=PersistenceRule(),
     )
 
 
