@@ -30,6 +30,7 @@ from penstock.adapters.contract import Peer
 from penstock.model.ids import ConnectionId
 from penstock.server.lifecycle import SystemClock, settle_heap
 from penstock.server.opening import lock_directory, open_engine
+from penstock.server.listener import ConnectionLimit
 from penstock.server.pacing import Pacing
 from penstock.server.pump import Pump, PumpContext
 from penstock.server.turns import Turns
@@ -127,7 +128,8 @@ class Bench:
         self.pumps: list[Pump] = []
         for number, transport in enumerate(self.transports, start=1):
             peer = Peer("127.0.0.1", 40_000 + number, "127.0.0.1", 5672)
-            pump = Pump(ConnectionId(number), peer, factory, context, lambda _: None)
+            place = ConnectionLimit(1, per_address_max=1).acquire(peer.host)
+            pump = Pump(ConnectionId(number), peer, factory, context, lambda _: None, place=place)
             pump.connection_made(transport)
             self.pumps.append(pump)
         self.messages = messages
