@@ -1,5 +1,6 @@
 """What a process has used: CPU of all its threads, and resident memory."""
 
+import os
 from pathlib import Path
 
 
@@ -12,6 +13,12 @@ def cpu_seconds(pid):
         except OSError:
             continue  # a thread that ended
     return total / 1e9
+
+
+def process_cpu_seconds(pid):
+    """With threads that ended, as a JVM's compilers do; in ticks, for runs of a second and more."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid):

@@ -127,9 +127,7 @@ class Wire:
         """Whole frames and perhaps the beginning of another one, which is given again."""
         while True:
             write = [self.socket] if self._unsent else []
-            readable, writable, _ = select.select(
-                [self.socket], write, [], SILENCE_SECONDS_MAX
-            )
+            readable, writable, _ = select.select([self.socket], write, [], SILENCE_SECONDS_MAX)
             if not readable and not writable:
                 raise Unexpected(f"nothing came for {SILENCE_SECONDS_MAX} s")
             if writable:

@@ -199,9 +199,7 @@ def main():
                 for _ in range(ROUND_CYCLES):
                     bench.cycle(seconds)
                 best = [min(a, b) for a, b in zip(best, seconds, strict=True)]
-            read, turn, confirm = [
-                each * 1e6 / ROUND_CYCLES / options.entries for each in best
-            ]
+            read, turn, confirm = [each * 1e6 / ROUND_CYCLES / options.entries for each in best]
             print(
                 f"{options.entries} SENDs of {options.batch} a read: read {read:.2f} us an entry,"
                 f" turn {turn:.2f}, confirm {confirm:.2f}, together {read + turn + confirm:.2f}"

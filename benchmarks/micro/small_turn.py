@@ -29,8 +29,8 @@ from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
 from penstock.model.ids import ConnectionId
 from penstock.server.lifecycle import SystemClock, settle_heap
-from penstock.server.opening import lock_directory, open_engine
 from penstock.server.listener import ConnectionLimit
+from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pacing import Pacing
 from penstock.server.pump import Pump, PumpContext
 from penstock.server.turns import Turns
