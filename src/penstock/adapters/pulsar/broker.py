@@ -15,6 +15,7 @@ from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.access import AccessTable
 from penstock.adapters.pulsar.dedup import Deduplication
 from penstock.adapters.pulsar.namespaces import Namespaces
+from penstock.adapters.pulsar.schemas import SchemaRegistry
 from penstock.adapters.pulsar.topics import PulsarTopics
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
@@ -55,6 +56,7 @@ class PulsarBroker:
         self.access: Final = AccessTable(engine)
         self.deduplication: Final = Deduplication(engine, clock, self.namespaces)
         self.timers.add(self.deduplication)
+        self.schemas: Final = SchemaRegistry(engine, clock, self.namespaces)
         self.may_consume: MayConsume = everybody_may
         """Asked first by every SUBSCRIBE (B34)."""
         self._producers_named = 0

@@ -10,6 +10,7 @@ from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.connection import MakeGroup, PulsarConnection
 from penstock.adapters.pulsar.lookup import LookupCommands
 from penstock.adapters.pulsar.producer import ProducerCommands
+from penstock.adapters.pulsar.schemas import SchemaCommands
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 PULSAR: Final = "pulsar"
 
-COMMAND_GROUPS: Final[tuple[MakeGroup, ...]] = (LookupCommands, ProducerCommands)
+COMMAND_GROUPS: Final[tuple[MakeGroup, ...]] = (LookupCommands, ProducerCommands, SchemaCommands)
 """Who serves which commands of a connection."""
 
 

@@ -259,6 +259,9 @@ class Producer:
         self.topic.join(self)
         self._has_topic = True
         self._check_verdict()
+        self._schema_version = broker.schemas.of_producer(
+            self.topic, asked.schema if asked.HasField("schema") else None
+        )
         self._check_initial_subscription()
         self._enter()
 
