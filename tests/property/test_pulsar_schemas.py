@@ -1,5 +1,6 @@
 """Laws of schemas: what holds for every two of them, and that no text breaks the reader."""
 
+import contextlib
 import json
 import random
 
@@ -82,10 +83,8 @@ def test_a_field_with_a_default_may_come_and_go(schema):
 
 @given(st.sampled_from(SchemaType), st.binary(max_size=60))
 def test_any_bytes_are_a_schema_or_none(kind, data):
-    try:
-        identity(Schema(kind, data))
-    except InvalidSchema as problem:
-        assert str(problem)
+    with contextlib.suppress(InvalidSchema):
+        assert identity(Schema(kind, data))
 
 
 JSON_VALUES = st.recursive(
