@@ -16,6 +16,7 @@ from penstock.adapters.pulsar.access import AccessTable
 from penstock.adapters.pulsar.dedup import Deduplication
 from penstock.adapters.pulsar.namespaces import Namespaces
 from penstock.adapters.pulsar.schemas import SchemaRegistry
+from penstock.adapters.pulsar.topic_watch import TopicWatches
 from penstock.adapters.pulsar.topics import PulsarTopics
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
@@ -57,6 +58,8 @@ class PulsarBroker:
         self.deduplication: Final = Deduplication(engine, clock, self.namespaces)
         self.timers.add(self.deduplication)
         self.schemas: Final = SchemaRegistry(engine, clock, self.namespaces)
+        self.watches: Final = TopicWatches(engine, clock, self.topics)
+        self.timers.add(self.watches)
         self.may_consume: MayConsume = everybody_may
         """Asked first by every SUBSCRIBE (B34)."""
         self._producers_named = 0

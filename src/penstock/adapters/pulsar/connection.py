@@ -118,6 +118,7 @@ class PulsarConnection:
             BaseCommand.PING: self._answer_ping,
             BaseCommand.PONG: _ignore,
             BaseCommand.AUTH_RESPONSE: self._unasked_auth,
+            BaseCommand.TC_CLIENT_CONNECT_REQUEST: _refuse_transactions,
         }
         for group in self._groups:
             self._handlers.update(group.handlers())
@@ -361,6 +362,7 @@ class PulsarConnection:
         connected.server_version = f"Penstock {__version__}"
         connected.protocol_version = self.protocol_version
         connected.max_message_size = broker.settings.max_message_size
+        connected.feature_flags.supports_topic_watchers = True
         connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         self.send(reply)
 
@@ -381,6 +383,10 @@ _BEFORE_CONNECT: Final = frozenset((BaseCommand.CONNECT, BaseCommand.PING, BaseC
 
 
 def _ignore(command: BaseCommand, tail: bytes) -> None: ...
+
+
+def _refuse_transactions(command: BaseCommand, tail: bytes) -> None:
+    raise PulsarError(ServerError.NotAllowedError, "Transactions are not enabled.")
 
 
 def _name(kind: int) -> str:

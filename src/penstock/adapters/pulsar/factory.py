@@ -11,6 +11,7 @@ from penstock.adapters.pulsar.connection import MakeGroup, PulsarConnection
 from penstock.adapters.pulsar.lookup import LookupCommands
 from penstock.adapters.pulsar.producer import ProducerCommands
 from penstock.adapters.pulsar.schemas import SchemaCommands
+from penstock.adapters.pulsar.topic_watch import WatchCommands
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 
 PULSAR: Final = "pulsar"
 
-COMMAND_GROUPS: Final[tuple[MakeGroup, ...]] = (LookupCommands, ProducerCommands, SchemaCommands)
+COMMAND_GROUPS: Final[tuple[MakeGroup, ...]] = (
+    LookupCommands,
+    ProducerCommands,
+    SchemaCommands,
+    WatchCommands,
+)
 """Who serves which commands of a connection."""
 
 

@@ -7,19 +7,18 @@ again is no use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
-
-import google_crc32c
 
 from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError, namespace_missing
 from penstock.adapters.pulsar.naming import (
     InvalidTopicName,
+    NamePattern,
     PulsarName,
     is_namespace,
     parse_name,
+    topics_hash,
 )
 from penstock.adapters.pulsar.ports import ClientConnection, Handler
 from penstock.adapters.pulsar.topics import Listed
@@ -31,9 +30,6 @@ from penstock.wire.pulsar.protocol_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
 )
-
-PATTERN_LENGTH_MAX: Final = 50
-"""Characters of a pattern that the broker matches for a client; beyond it the client does."""
 
 _LISTED: Final[dict[int, Listed]] = {
     CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
@@ -154,47 +150,3 @@ class LookupCommands:
         if not self._broker.namespaces.exists(name.namespace):
             raise namespace_missing()
         return name
-
-
-def topics_hash(names: list[str]) -> str:
-    """By which clients see that nothing has changed: CRC32C, its bytes the other way round."""
-    crc = google_crc32c.value(",".join(sorted(names)).encode())
-    return int(crc).to_bytes(4, "little").hex()
-
-
-class NamePattern:
-    """A client's pattern of names, if it is simple: text, any character, any text (``.*``).
-
-    Everything else is left to the client, which looks at names in any case: a regular expression
-    from outside may take for ever, and every other client would wait.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.is_understood: Final = len(text) <= PATTERN_LENGTH_MAX and not _OPERATORS.search(
-            text.replace(".*", "")
-        )
-        self._pieces: Final = [_piece(each) for each in text.split(".*")]
-
-    def matches(self, name: str) -> bool:
-        """Whether it is the whole name; each piece is looked for once, from left to right."""
-        first, *others = self._pieces
-        found = first.match(name)
-        if found is None or not others:
-            return found is not None and found.end() == len(name)
-        at = found.end()
-        *middle, last = others
-        for piece in middle:
-            found = piece.search(name, at)
-            if found is None:
-                return False
-            at = found.end()
-        start = len(name) - len(last.pattern.replace("\\", ""))
-        return start >= at and last.fullmatch(name, start) is not None
-
-
-_OPERATORS: Final = re.compile(r"[][*+?(){}|^$\\]")
-
-
-def _piece(text: str) -> re.Pattern[str]:
-    """Text in which a dot is any character."""
-    return re.compile(re.escape(text).replace(r"\.", "."), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Pulsar's names for topics and messages, and which of ours they mean (D4, D9, D10).
+"""Pulsar's names for topics and messages, lists and patterns of them, and which of ours they mean (D4, D9, D10).
 
 A topic is spelt ``persistent://tenant/namespace/local``; ``public/default`` is our space ``""``,
 any other namespace the space of the same text. A partition is a topic to Pulsar
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple, Protocol
+
+import google_crc32c
 
 from penstock.model.names import NON_PERSISTENT, PERSISTENT, Domain, TopicName, topic_name
 from penstock.wire.pulsar.frames import signed
@@ -130,6 +132,56 @@ def pulsar_name(name: TopicName) -> PulsarName | None:
 
 def subscription_name(name: str) -> str:
     return SUBSCRIPTION_PREFIX + name
+
+
+# ---- lists of names ------------------------------------------------------------------------------
+
+PATTERN_LENGTH_MAX: Final = 50
+"""Characters of a pattern that the broker matches for a client; beyond it the client does."""
+
+
+def topics_hash(names: list[str]) -> str:
+    """By which clients see that nothing has changed: CRC32C, its bytes the other way round."""
+    crc = google_crc32c.value(",".join(sorted(names)).encode())
+    return int(crc).to_bytes(4, "little").hex()
+
+
+class NamePattern:
+    """A client's pattern of names, if it is simple: text, any character, any text (``.*``).
+
+    Everything else is left to the client, which looks at names in any case: a regular expression
+    from outside may take for ever, and every other client would wait.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.is_understood: Final = len(text) <= PATTERN_LENGTH_MAX and not _OPERATORS.search(
+            text.replace(".*", "")
+        )
+        self._pieces: Final = [_piece(each) for each in text.split(".*")]
+
+    def matches(self, name: str) -> bool:
+        """Whether it is the whole name; each piece is looked for once, from left to right."""
+        first, *others = self._pieces
+        found = first.match(name)
+        if found is None or not others:
+            return found is not None and found.end() == len(name)
+        at = found.end()
+        *middle, last = others
+        for piece in middle:
+            found = piece.search(name, at)
+            if found is None:
+                return False
+            at = found.end()
+        start = len(name) - len(last.pattern.replace("\\", ""))
+        return start >= at and last.fullmatch(name, start) is not None
+
+
+_OPERATORS: Final = re.compile(r"[][*+?(){}|^$\\]")
+
+
+def _piece(text: str) -> re.Pattern[str]:
+    """Text in which a dot is any character."""
+    return re.compile(re.escape(text).replace(r"\.", "."), re.DOTALL)
 
 
 # ---- ids of messages ----------------------------------------------------------------------------

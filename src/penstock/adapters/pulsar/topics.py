@@ -129,6 +129,7 @@ class PulsarTopics:
         self._engine = engine
         self._namespaces = namespaces
         self._used: dict[PulsarName, PulsarTopic] = {}
+        self._growth_watchers: list[Callable[[PulsarName], None]] = []
         self._partitioned = {parse_name(key) for key in engine.definitions(PARTITIONED_KIND)}
         engine.watch_removals(self._removed)
 
@@ -227,6 +228,12 @@ class PulsarTopics:
         if not self.partitions(name):
             raise NotFound(f"Topic {name} not found")
         self._engine.grow_topic(name.topic_name, partitions)
+        for watcher in self._growth_watchers:
+            watcher(name)
+
+    def watch_growth(self, watcher: Callable[[PulsarName], None]) -> None:
+        """Call with every partitioned topic that gets more partitions."""
+        self._growth_watchers.append(watcher)
 
     def partitions_for(self, name: PulsarName, *, may_create: bool, maker: str = "") -> int | None:
         """How many partitions a client is to use; a partitioned topic may be made by asking."""

@@ -21,7 +21,7 @@ def test_connected_tells_the_older_version_and_the_largest_message(bench, offere
     assert answer.connected.server_version.startswith("Penstock ")
     flags = answer.connected.feature_flags
     assert flags.supports_get_partitioned_metadata_without_auto_creation
-    assert not flags.supports_topic_watchers
+    assert flags.supports_topic_watchers
 
 
 def test_a_ping_is_answered_before_connect_too(bench):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.adapters.pulsar.lookup import NamePattern, topics_hash
-from penstock.adapters.pulsar.naming import parse_name
+from penstock.adapters.pulsar.naming import NamePattern, parse_name, topics_hash
 from penstock.model.names import topic_name
 from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import (
