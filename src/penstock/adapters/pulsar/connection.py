@@ -385,7 +385,7 @@ _BEFORE_CONNECT: Final = frozenset((BaseCommand.CONNECT, BaseCommand.PING, BaseC
 def _ignore(command: BaseCommand, tail: bytes) -> None: ...
 
 
-def _refuse_transactions(command: BaseCommand, tail: bytes) -> None:
+def _refuse_transactions(_command: BaseCommand, _tail: bytes) -> None:
     raise PulsarError(ServerError.NotAllowedError, "Transactions are not enabled.")
 
 

@@ -1,4 +1,4 @@
-"""Pulsar's names for topics and messages, lists and patterns of them, and which of ours they mean (D4, D9, D10).
+"""Pulsar's names for topics and messages, which of ours they mean (D4, D9, D10), and lists of them.
 
 A topic is spelt ``persistent://tenant/namespace/local``; ``public/default`` is our space ``""``,
 any other namespace the space of the same text. A partition is a topic to Pulsar
