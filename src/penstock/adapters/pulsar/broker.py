@@ -16,6 +16,7 @@ from penstock.adapters.pulsar.access import AccessTable
 from penstock.adapters.pulsar.dedup import Deduplication
 from penstock.adapters.pulsar.namespaces import Namespaces
 from penstock.adapters.pulsar.schemas import SchemaRegistry
+from penstock.adapters.pulsar.subscriptions import PulsarSubscriptions
 from penstock.adapters.pulsar.topic_watch import TopicWatches
 from penstock.adapters.pulsar.topics import PulsarTopics
 from penstock.adapters.timers import Timers
@@ -54,6 +55,7 @@ class PulsarBroker:
         """Connections that are open, from CONNECTED on."""
         self.namespaces: Final = Namespaces(engine, settings.pulsar)
         self.topics: Final = PulsarTopics(engine, self.namespaces)
+        self.subscriptions: Final = PulsarSubscriptions(engine, self.namespaces, settings.pulsar)
         self.access: Final = AccessTable(engine)
         self.deduplication: Final = Deduplication(engine, clock, self.namespaces)
         self.timers.add(self.deduplication)

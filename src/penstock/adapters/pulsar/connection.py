@@ -111,7 +111,8 @@ class PulsarConnection:
         """Since the last PING."""
         self._probes: list[Callable[[bool], None]] = []
         self._probe_ms = 0
-        self._has_sends = False
+        self._has_gathered = False
+        """SENDs or ACKs came that wait for ``flush``."""
         self._groups: Final = [make(self, broker) for make in groups]
         self._handlers: Final[dict[int, Handler]] = {
             BaseCommand.CONNECT: self._connect,
@@ -306,9 +307,9 @@ class PulsarConnection:
 
     def _serve(self, command: BaseCommand, tail: bytes) -> None:
         kind = command.type
-        if kind == BaseCommand.SEND:
-            self._has_sends = True
-        elif self._has_sends:
+        if kind in _GATHERED:
+            self._has_gathered = True
+        elif self._has_gathered:
             self._flush()
         handler = self._handlers.get(kind)
         if handler is None or not (self.is_established or kind in _BEFORE_CONNECT):
@@ -327,8 +328,8 @@ class PulsarConnection:
             self.fail(_request_id(command), PulsarError(ServerError.NotAllowedError, str(error)))
 
     def _flush(self) -> None:
-        if self._has_sends:
-            self._has_sends = False
+        if self._has_gathered:
+            self._has_gathered = False
             for group in self._groups:
                 group.flush()
 
@@ -379,6 +380,8 @@ class PulsarConnection:
             answered(is_alive)
 
 
+_GATHERED: Final = frozenset((BaseCommand.SEND, BaseCommand.ACK))
+"""What comes in large numbers: groups hand over at once what came at once."""
 _BEFORE_CONNECT: Final = frozenset((BaseCommand.CONNECT, BaseCommand.PING, BaseCommand.PONG))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.connection import MakeGroup, PulsarConnection
+from penstock.adapters.pulsar.consumer import ConsumerCommands
 from penstock.adapters.pulsar.lookup import LookupCommands
 from penstock.adapters.pulsar.producer import ProducerCommands
 from penstock.adapters.pulsar.schemas import SchemaCommands
@@ -26,6 +27,7 @@ PULSAR: Final = "pulsar"
 COMMAND_GROUPS: Final[tuple[MakeGroup, ...]] = (
     LookupCommands,
     ProducerCommands,
+    ConsumerCommands,
     SchemaCommands,
     WatchCommands,
 )

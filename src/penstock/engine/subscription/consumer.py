@@ -38,6 +38,7 @@ from penstock.flow.demand import (
 )
 from penstock.model.ids import ConsumerId, QueueId
 from penstock.model.record import Record
+from penstock.settings.flow import FlowSettings
 
 KeyRange = tuple[int, int]
 """Inclusive range of key slots (0..65535) that a sticky consumer claims."""
@@ -47,6 +48,7 @@ class ConsumerKeywords(TypedDict, total=False):
     """What ``Subscription.attach`` may be told about a consumer; see the attributes below."""
 
     name: Required[str]
+    label: str
     mode: Mode | None
     failover: FailoverRule | None
     priority: int
@@ -120,6 +122,7 @@ class Consumer:
         "is_auto_settled",
         "is_passive",
         "key_ranges",
+        "label",
         "mode",
         "name",
         "outlet",
@@ -138,6 +141,7 @@ class Consumer:
         demand: Demand,
         *,
         name: str,
+        label: str = "",
         subscription: HostedSubscription,
         host: ConsumerHost,
         unsent: UnsentLimit,
@@ -158,14 +162,12 @@ class Consumer:
         self.outlet = outlet
         self.demand = demand
         self.name = name
+        self.label = label or name
+        """For people; the name is what failover and key_shared choose by."""
         self.unsent = unsent
         self.owns_unsent = owns_unsent
         """False: it is its connection's, whose adapter closes it."""
-        flow = host.flow
-        self.inflight = InflightLimit(
-            flow.unacked_consumer_max if unacked_max is None else unacked_max,
-            flow.unacked_consumer_bytes_max if unacked_bytes_max is None else unacked_bytes_max,
-        )
+        self.inflight = _inflight_limit(host.flow, unacked_max, unacked_bytes_max)
         self.mode = mode
         """The subscription type it came with; None = whichever its queues have."""
         self.failover = failover
@@ -332,6 +334,15 @@ class Consumer:
         """The socket took these deliveries (F14)."""
         if self.unsent.sent(messages, size):
             self.wake()
+
+
+def _inflight_limit(
+    flow: FlowSettings, messages_max: int | None, bytes_max: int | None
+) -> InflightLimit:
+    return InflightLimit(
+        flow.unacked_consumer_max if messages_max is None else messages_max,
+        flow.unacked_consumer_bytes_max if bytes_max is None else bytes_max,
+    )
 
 
 # ---- deliveries and what is in flight -----------------------------------------------------------

@@ -1085,7 +1085,7 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
 def consumer_statistics(consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerStatistics:
     demand = consumer.demand.available_messages()
     return ConsumerStatistics(
-        name=consumer.name,
+        name=consumer.label,
         demand=-1 if demand >= UNLIMITED else demand,
         unacked=consumer.inflight.messages,
         unacked_bytes=consumer.inflight.bytes,
@@ -1106,7 +1106,7 @@ def consumer_view(consumer: Consumer, withheld: tuple[Withheld, ...]) -> Consume
         # It holds messages and takes no more: whatever it calls its limit, it has reached it.
         limit = unacked
     return ConsumerView(
-        name=consumer.name,
+        name=consumer.label,
         unacked=unacked,
         unacked_max=limit,
         is_unsent_high=consumer.unsent.is_held,
