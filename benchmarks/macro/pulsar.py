@@ -41,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "bench"
 START_SECONDS_MAX = 120
 STARTS = 5
+TOPICS = "persistent://public/default/"
 WARM_UP = 50_000
 LOAD_SECONDS_MAX = 300
 
@@ -169,7 +170,7 @@ def one_run(case, server, options, name):
         mode, times = CLIENT[case]
         return client(server, mode, options, options.messages * times)
     load = RAW[case][1]
-    topic = f"persistent://public/default/{case}-{name}"
+    topic = f"{TOPICS}{case}-{name}"
     load = replace(
         load, topic=topic, messages=options.messages * load.messages, body_bytes=options.body
     )
@@ -182,7 +183,7 @@ def rounds(options, servers):
     for case in options.case:
         for server in servers.values():
             if case in RAW:
-                warm = replace(RAW[case][1], topic=f"{case}-warm", body_bytes=options.body)
+                warm = replace(RAW[case][1], topic=f"{TOPICS}{case}-warm", body_bytes=options.body)
                 raw(server, replace(warm, messages=WARM_UP * warm.messages))
         runs = {name: [] for name in servers}
         for number in range(options.rounds):

@@ -111,6 +111,10 @@ class Wire:
                     return answer
         raise Unexpected(f"{kind}: no answer")
 
+    def look_up(self, topic):
+        """As every client does: a real server serves no topic that nobody looked for."""
+        self.ask("LOOKUP", topic=topic)
+
     def write(self, data):
         """Now as far as it goes; the rest when ``read`` finds that it can."""
         self._unsent += data
@@ -160,6 +164,7 @@ class Wire:
 
 def run(wire, load):
     """Produce, consume or both, until everything is answered and delivered."""
+    wire.look_up(load.topic)
     sends = _open_producer(wire, load) if load.is_producing else b""
     if load.is_consuming:
         open_consumer(wire, load)
