@@ -156,14 +156,14 @@ class PulsarClient:
 
     def commands(self) -> list[BaseCommand]:
         """The same without what follows the commands."""
-        return [frame.command for frame in self.heard()]
+        return [command for command, _ in self.heard()]
 
     def next(self) -> BaseCommand:
         """The first of what came; the rest stays."""
         self.bench.settle()
         self._take()
         assert self._heard, "nothing came"
-        return self._heard.pop(0).command
+        return self._heard.pop(0)[0]
 
     def error(self, kind: str, **fields: Any) -> tuple[ServerError, str]:
         """A command that fails: its code and text."""

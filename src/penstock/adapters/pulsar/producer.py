@@ -234,6 +234,8 @@ class Producer:
         self._arrived: list[Publication] = []
         self._wall_ms = 0
         self._size_max = 0
+        self._judges_all = True
+        """Every SEND is judged: no log, or duplicates are looked for."""
         self._token = 0
         self._pending = 0
         """SENDs that the engine has and did not answer."""
@@ -432,15 +434,23 @@ class Producer:
             self._send_error(send, ServerError.ChecksumError, "Checksum failed on the broker")
             return False
         record = make_record(tail, self._wall_ms)
+        highest = send.highest_sequence_id
         publication = SendPublication(
             record,
             route=self._route,
             token=self._token + 1,
             is_mandatory=True,
             sequence_id=send.sequence_id,
-            highest_sequence_id=send.highest_sequence_id or NO_ID,
+            highest_sequence_id=highest or NO_ID,
         )
-        if not self._is_plain(send, record) and not self._may_be_stored(send, publication):
+        # The usual SEND costs no more than these looks.
+        if (
+            self._judges_all
+            or len(tail) > self._size_max
+            or record.shape.deliver_ms
+            or send.txnid_most_bits
+            or send.txnid_least_bits
+        ) and not self._may_be_stored(send, publication):
             return False
         self._token += 1
         arrived.append(publication)
@@ -451,6 +461,7 @@ class Producer:
         topic, broker = self.topic, self._broker
         self._wall_ms = broker.clock.wall_ms()
         self._size_max = broker.all_settings.topics.message_bytes_max
+        self._judges_all = True
         if not topic.is_persistent:
             return
         size_max = topic.topic.policy.message_bytes_max
@@ -461,17 +472,7 @@ class Producer:
             self._sequence = None
         if is_deduplicated and self._sequence is None:
             self._sequence = broker.deduplication.open(topic, self.name)
-
-    def _is_plain(self, send: CommandSend, record: Record) -> bool:
-        """False when there is something to look at; the usual SEND costs no more than this."""
-        return (
-            self._sequence is None
-            and len(record.origin) <= self._size_max
-            and not record.shape.deliver_ms
-            and not send.txnid_most_bits
-            and not send.txnid_least_bits
-            and self.topic.is_persistent
-        )
+        self._judges_all = self._sequence is not None
 
     def _may_be_stored(self, send: CommandSend, publication: SendPublication) -> bool:
         """False: it has been answered."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -41,6 +41,7 @@ CHECKSUM_BYTES: Final = 6
 _CHECKSUM_STEP: Final = 64 * 1024
 _SMALL_CHUNK: Final = 4 * 1024
 
+_SEND: Final = int(BaseCommand.SEND)
 _SIZES: Final = Struct(">II")
 _SIZE: Final = Struct(">I")
 
@@ -97,11 +98,8 @@ class ProtocolVersion(IntEnum):
     NEWEST = 21
 
 
-class Frame(NamedTuple):
-    """One command; ``tail`` is what followed it, empty but for SEND and MESSAGE."""
-
-    command: BaseCommand
-    tail: bytes
+Frame = tuple[BaseCommand, bytes]
+"""One command, and the tail that followed it, empty but for SEND and MESSAGE."""
 
 
 class FrameError(ValueError):
@@ -142,7 +140,8 @@ def check(tail: bytes) -> bool:
         return True
     if len(tail) < CHECKSUM_BYTES:
         return False
-    return crc32c(tail, CHECKSUM_BYTES) == int.from_bytes(tail[2:6], "big")
+    said: int = _SIZE.unpack_from(tail, 2)[0]
+    return crc32c(tail, CHECKSUM_BYTES) == said
 
 
 def crc32c(data: bytes, start: int = 0) -> int:
@@ -161,11 +160,16 @@ def decode(data: bytes) -> BaseCommand:
         command = BaseCommand.FromString(data)
     except DecodeError:
         raise FrameError(f"command of {len(data)} bytes that is no protobuf message") from None
+    kind = command.type
+    if kind == _SEND:
+        # Half as dear as asking protobuf, for the command there are most of.
+        send = command.send
+        if send.HasField("producer_id") and send.HasField("sequence_id"):
+            return command
     if not command.IsInitialized():
         if not command.HasField("type"):
             raise FrameError("command of an unknown type")
-        raise FrameError(f"command of type {command.type} without a field it must have")
-    kind = command.type
+        raise FrameError(f"command of type {kind} without a field it must have")
     if not command.HasField(_FIELD_NAMES[kind]):
         raise FrameError(f"command of type {kind} without its {_FIELD_NAMES[kind]}")
     if kind in _WITH_PROPERTIES and not _are_texts(_WITH_PROPERTIES[kind](command)):
@@ -268,7 +272,7 @@ class FrameParser:
                 self._missing = stop - end
                 self.held_bytes = end - tail_at
                 return
-            frames.append(Frame(command, data[tail_at:stop]))
+            frames.append((command, data[tail_at:stop]))
             at = stop
         if end - at >= 4:
             (total,) = _SIZE.unpack_from(data, at)
@@ -296,7 +300,7 @@ class FrameParser:
                 chunks.append(bytearray(data))
             return b""
         chunks.append(memoryview(data)[: self._missing])
-        frames.append(Frame(command, b"".join(chunks)))
+        frames.append((command, b"".join(chunks)))
         rest = data[self._missing :]
         self.close()
         return rest
