@@ -316,6 +316,7 @@ class Consumer:
         self.topic.join(self)
         self._has_topic = True
         self._check_subscription()
+        self._bring_schema()
         self._check_manner()
         self._check_rate()
         self._enter()
@@ -329,6 +330,16 @@ class Consumer:
             return
         if broker.subscriptions.find(self.topic, asked.subscription) is None:
             raise PulsarError(ServerError.SubscriptionNotFound, "Subscription does not exist")
+
+    def _bring_schema(self) -> None:
+        """Added where nobody uses the topic and nothing is in it, else compared (B47)."""
+        topic = self.topic
+        is_idle = len(topic.users) == 1
+        if topic.is_persistent:
+            is_idle = is_idle and not topic.queue.index.next_offset
+        asked = self._asked
+        schema = asked.schema if asked.HasField("schema") else None
+        self._broker.schemas.of_consumer(topic, schema, is_idle=is_idle)
 
     def _check_manner(self) -> None:
         asked, mode = self._asked, self.manner.mode
@@ -811,7 +822,7 @@ class Consumer:
             connected_ms=self.connected_ms,
             metadata={each.key: each.value for each in self._asked.metadata},
             priority=self.manner.priority,
-            permits=demand.permits + demand.aside if isinstance(demand, Permits) else 0,
+            permits=demand.permits if isinstance(demand, Permits) else 0,
             unacked=0 if attached is None else attached.inflight.messages,
             is_blocked=attached is not None and attached.inflight.is_blocked,
             key_ranges=self.manner.key_ranges,
@@ -866,7 +877,7 @@ class ConsumerView(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
     priority: int
     permits: int
-    """With those that are kept aside while it is blocked; below zero after a batch."""
+    """Without those that are kept aside while it is blocked; below zero after a batch."""
     unacked: int
     is_blocked: bool
     """It has as many messages unacked as it may."""

@@ -40,6 +40,13 @@ def topic_missing(name: PulsarName) -> PulsarError:
     return PulsarError(ServerError.TopicNotFound, f"Topic {name} does not exist")
 
 
+def partitions_only(name: PulsarName) -> PulsarError:
+    """It is partitioned, and only its partitions can be used."""
+    return PulsarError(
+        ServerError.NotAllowedError, f"Found partitioned metadata for non-partitioned topic: {name}"
+    )
+
+
 def namespace_missing() -> PulsarError:
     return PulsarError(ServerError.TopicNotFound, "Namespace not found")
 

@@ -16,7 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, Protocol
 
-from penstock.adapters.pulsar.errors import namespace_missing, topic_fenced, topic_missing
+from penstock.adapters.pulsar.errors import (
+    namespace_missing,
+    partitions_only,
+    topic_fenced,
+    topic_missing,
+)
 from penstock.adapters.pulsar.namespaces import Namespaces
 from penstock.adapters.pulsar.naming import PulsarName, parse_name, pulsar_name, space_of
 from penstock.engine.broker import Engine
@@ -178,6 +183,8 @@ class PulsarTopics:
             raise namespace_missing()
         found = self.find(name)
         if found is None:
+            if self.partitions(name):
+                raise partitions_only(name)
             partitions = self._partitions_of_new(name) if may_create else None
             if partitions is None or self.partitions(name) is not None or self._is_beyond(name):
                 raise topic_missing(name)
