@@ -39,10 +39,10 @@ FENCE: Final = re.compile(
 ADDRESS: Final = re.compile(r"\b(127\.0\.0\.1|localhost):(\d+)\b")
 PORTS: Final = {
     "5672": "amqp", "9876": "rocketmq", "10911": "rocketmq_broker", "15672": "http",
-    "8815": "flight",
+    "8815": "flight", "6650": "pulsar",
 }  # fmt: skip
 SETTINGS: Final = {
-    **{f"PENSTOCK_LISTENERS_{name.upper()}": "0" for name in (*PORTS.values(), "pulsar")},
+    **{f"PENSTOCK_LISTENERS_{name.upper()}": "0" for name in PORTS.values()},
     "PENSTOCK_LISTENERS_FLIGHT": "off",
 }
 LAST_SECONDS: Final = 0.7

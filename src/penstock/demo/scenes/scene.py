@@ -23,6 +23,7 @@ from penstock.cli.http_client import address, send
 from penstock.cli.remoting import RemotingClient
 from penstock.demo.actors import EngineConsumer, EnginePublisher, SteadySender
 from penstock.demo.amqp_actors import AmqpLink
+from penstock.demo.pulsar_actors import PulsarLink
 from penstock.demo.scenes import SCENES
 from penstock.engine.topic import Topic
 from penstock.model.errors import PenstockError
@@ -83,7 +84,7 @@ class Scene:
         """What the broker named as the bottleneck at each tick."""
         self._actors: list[TickedActor] = []
         self._clients: list[RemotingClient] = []
-        self._links: list[AmqpLink] = []
+        self._links: list[AmqpLink | PulsarLink] = []
         self._is_silent = is_silent
         self._began = 0.0
 
@@ -155,6 +156,12 @@ class Scene:
     async def amqp(self, name: str) -> AmqpLink:
         """An AMQP client with its own socket; its actors are in ``demo/amqp_actors.py``."""
         link = await AmqpLink.connect(self.broker.endpoints["amqp"], name)
+        self._links.append(link)
+        return link
+
+    async def pulsar(self, name: str) -> PulsarLink:
+        """A Pulsar client with its own socket; its actors are in ``demo/pulsar_actors.py``."""
+        link = await PulsarLink.connect(self.broker.endpoints["pulsar"], name)
         self._links.append(link)
         return link
 
