@@ -236,7 +236,10 @@ def serve() -> None:
     import traceback
 
     names = {"__name__": "__main__"}
-    answers, sys.stdout = sys.stdout, sys.stderr
+    # Below Python as well: a client's own logger writes to the descriptor.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
     builtins.input = lambda *_: ""
     for line in sys.stdin:
         try:
