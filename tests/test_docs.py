@@ -95,7 +95,9 @@ def test_every_metric_test_and_scene_named_in_the_mechanisms_exists():
 def test_every_setting_named_in_the_mechanisms_exists():
     text = (ROOT / "docs/mechanisms.md").read_text("utf-8")
     named = set(
-        re.findall(r"`((?:flow|storage|topics|listeners|broker|rocketmq|pulsar|spark)\.[a-z_]+)`", text)
+        re.findall(
+            r"`((?:flow|storage|topics|listeners|broker|rocketmq|pulsar|spark)\.[a-z_]+)`", text
+        )
     )
     assert named - set(KINDS) == set()
 
