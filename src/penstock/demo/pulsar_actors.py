@@ -454,7 +454,8 @@ class PulsarLink:
                 self._understand(frame)
 
     def _understand(self, frame: Frame) -> None:
-        command, said = frame.command, _said(frame.command)
+        command, tail = frame
+        said = _said(command)
         answer = self._answers.get(getattr(said, "request_id", 0))
         if command.type == BaseCommand.CONNECTED:
             self._connected.set_result(None)
@@ -466,7 +467,7 @@ class PulsarLink:
             kind = "producer" if hasattr(said, "producer_id") else "consumer"
             listener = self._ears.get((kind, getattr(said, f"{kind}_id", 0)))
             if listener is not None:
-                listener(command, frame.tail)
+                listener(command, tail)
 
 
 # ---- bytes --------------------------------------------------------------------------------------
