@@ -42,6 +42,7 @@ _CHECKSUM_STEP: Final = 64 * 1024
 _SMALL_CHUNK: Final = 4 * 1024
 
 _SEND: Final = int(BaseCommand.SEND)
+_ACK: Final = int(BaseCommand.ACK)
 _SIZES: Final = Struct(">II")
 _SIZE: Final = Struct(">I")
 
@@ -161,11 +162,13 @@ def decode(data: bytes) -> BaseCommand:
     except DecodeError:
         raise FrameError(f"command of {len(data)} bytes that is no protobuf message") from None
     kind = command.type
+    # Half as dear as what follows, for the commands there are most of.
     if kind == _SEND:
-        # Half as dear as asking protobuf, for the command there are most of.
         send = command.send
         if send.HasField("producer_id") and send.HasField("sequence_id"):
             return command
+    elif kind == _ACK and command.ack.IsInitialized():
+        return command
     if not command.IsInitialized():
         if not command.HasField("type"):
             raise FrameError("command of an unknown type")
