@@ -7,6 +7,10 @@ What passes (the Flight process restarts, too many readers at once) is tried aga
 ``patience_s`` are over, then it is a ``BulkError`` of kind "unreachable". A read goes on behind the
 last row it gave, so rows never come twice.
 
+Rows go the other way with ``put_stage`` and become visible with ``commit_batch`` (D19). A put
+cannot go on after a break: whoever has the rows puts them again, under another name; a commit that
+broke is asked for again, which changes nothing when it was done.
+
 Run-ahead: without ``grpc.http2.bdp_probe=0`` gRPC buffers more than 100 MB for a reader that does
 not read; with it, about ``LOOKAHEAD_BYTES``.
 
@@ -14,10 +18,11 @@ Not here: the messages (``model/queries.py``, ``link.py``), reading files (``off
 Imports the model and the messages only (D15): Spark executors load nothing of the broker.
 """
 
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -28,11 +33,16 @@ from pyarrow import flight
 from penstock.bulk.link import BulkError, Problem, Summary, Ticket
 from penstock.model.queries import (
     BAD_REQUEST,
+    HELD,
     RESPONSES,
     UNREACHABLE,
+    AbortBatchRequest,
+    AbortBatchResponse,
     AnyRequest,
     AnyResponse,
     BatchProgress,
+    CommitBatchRequest,
+    CommitBatchResponse,
     LeaseRequest,
     LeaseResponse,
     OffsetMap,
@@ -44,6 +54,11 @@ from penstock.model.queries import (
     ReportRequest,
     ResolveRequest,
     ResolveResponse,
+    SinkStateRequest,
+    SinkStateResponse,
+    StageCommand,
+    StageEnd,
+    StageReceipt,
 )
 
 PATIENCE_S: Final = 30.0
@@ -54,6 +69,10 @@ CALL_S_MAX: Final = 10.0
 """Beside the wait that a poll asks for."""
 REPORT_S_MAX: Final = 2.0
 """For telling how a batch went: the end of a task must not wait for a broker that is away."""
+COMMIT_WAIT_MS: Final = 15_000
+"""How long one question for a commit waits at the broker; then it is asked again."""
+COMMIT_PATIENCE_S: Final = 600.0
+"""How long a commit waits for topics that are above their limit, in all."""
 LOOKAHEAD_BYTES: Final = 4 * 1024 * 1024
 FLIGHT_OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
@@ -162,6 +181,66 @@ class BulkClient:
                 retry.pause(_as_bulk_error(problem, self.endpoint))
         self.summary = total
 
+    # Staged writes
+
+    def put_stage(self, command: StageCommand, batches: Iterable[pa.RecordBatch]) -> StageReceipt:
+        """Put rows beside the log; they are durable when this returns, and visible to nobody.
+
+        Waits while the broker has no room for them. A break is tried again before the first batch
+        was taken out of ``batches``; later it is an error of kind "unreachable", and the rows are
+        put again under another name (``command.stage``). Without rows nothing is put.
+        """
+        rest = iter(batches)
+        first = next(rest, None)
+        if first is None:
+            return StageReceipt(name=command.name, rows=0)
+        retry = _Backoff(self.patience_s)
+        while True:
+            put = _Put(command)
+            try:
+                return put.run(self._connected(), first, rest)
+            except (pa.ArrowException, OSError, BulkError) as problem:
+                self._drop_connection()
+                error = _as_bulk_error(problem, self.endpoint)
+                if put.has_begun:
+                    raise error from None
+                retry.pause(error)
+
+    def commit_batch(
+        self, request: CommitBatchRequest, *, patience_s: float = COMMIT_PATIENCE_S
+    ) -> CommitBatchResponse:
+        """The puts it names become visible together; returns when that is durable.
+
+        Waits for topics above their limit; after ``patience_s`` an error of kind "held" says for
+        which. Nothing is visible then, and the same commit may be asked for again.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            request.wait_ms = min(COMMIT_WAIT_MS, left_ms)
+            answer = self.ask(request, wait_s=request.wait_ms / 1000)
+            assert isinstance(answer, CommitBatchResponse)
+            if not answer.held:
+                return answer
+            if not left_ms:
+                raise BulkError(
+                    HELD,
+                    f"batch {request.batch} of sink '{request.sink}' waited {patience_s:.0f} s and "
+                    f"is not committed: {answer.held}",
+                )
+
+    def abort_batch(self, request: AbortBatchRequest) -> AbortBatchResponse:
+        """Puts that count no more; a batch that is committed stays so."""
+        answer = self.ask(request)
+        assert isinstance(answer, AbortBatchResponse)
+        return answer
+
+    def sink_state(self, sink: str, query: str) -> SinkStateResponse:
+        """The last batch of a query that is visible in a sink."""
+        answer = self.ask(SinkStateRequest(sink=sink, query=query))
+        assert isinstance(answer, SinkStateResponse)
+        return answer
+
     def close(self) -> None:
         """Close the connection; the next call makes another."""
         self._drop_connection()
@@ -201,6 +280,45 @@ class BulkClient:
         """Forget it without closing: other threads may be reading from it."""
         with self._lock:
             self._connection = None
+
+
+class _Put:
+    """One try of a put."""
+
+    def __init__(self, command: StageCommand) -> None:
+        self._command = command
+        self.has_begun = False
+        """True once more than the first batch was taken: it cannot be tried again."""
+
+    def run(
+        self, connection: Any, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> StageReceipt:
+        """Send everything, then wait for the receipt.
+
+        The last word says how many rows there were: without it the server drops what came, so a
+        source of rows that fails half-way leaves nothing behind.
+        """
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(self._command))
+        writer, notes = connection.do_put(descriptor, first.schema)
+        try:
+            writer.write_batch(first)
+            rows = first.num_rows
+            for batch in rest:
+                self.has_begun = True
+                writer.write_batch(batch)
+                rows += batch.num_rows
+            writer.write_metadata(msgspec.json.encode(StageEnd(rows=rows)))
+            writer.done_writing()
+            receipt = notes.read()
+        except BaseException:
+            # Closed in any case; what it says then is not more than what is known already.
+            with contextlib.suppress(pa.ArrowException, OSError):
+                writer.close()
+            raise
+        writer.close()
+        if receipt is None:
+            raise BulkError(UNREACHABLE, "the put ended without a receipt")
+        return msgspec.json.decode(receipt.to_pybytes(), type=StageReceipt)
 
 
 class _Backoff:

@@ -8,6 +8,9 @@ the engine's ``QueryService`` answers with a ``PollResponse``.
     by_time  -> OffsetsByTimeResponse    release -> EmptyResponse    report -> EmptyResponse
     locate   -> LocateResponse
 
+What Spark's sink says of staged writes (D19) is at the end: ``commit_batch``, ``abort_batch``,
+``sink_state``, and the words of Flight's ``do_put``.
+
 Topics are named as ``str(TopicName)`` does. ``queue`` is the number of a queue in its topic; in
 Spark's checkpoints and in RocketMQ's clusters queues are texts, so a poll is generic in them.
 An offset map is {topic: {queue: offset}}; ranges are [start, end).
@@ -32,8 +35,27 @@ DATA_LOSS: Final = "data-loss"
 EPOCH: Final = "epoch"
 UNREACHABLE: Final = "unreachable"
 BAD_REQUEST: Final = "bad-request"
-KINDS: Final = (NO_TOPIC, DATA_LOSS, EPOCH, UNREACHABLE, BAD_REQUEST)
-"""What the ``kind`` of a refusal can be; only "unreachable" may pass."""
+HELD: Final = "held"
+"""A write waited as long as it may, for room or for a topic above its limit; nothing is stored."""
+TOO_LARGE: Final = "too-large"
+"""A row above the message limit, or a batch above what may be staged."""
+NO_STAGE: Final = "no-stage"
+"""A commit names rows that are not staged (any more): the batch must be written again."""
+REWOUND: Final = "rewound"
+"""The batch is older than what its sink has, or of another checkpoint: taking it would lose or
+double rows, so somebody must decide."""
+KINDS: Final = (
+    NO_TOPIC,
+    DATA_LOSS,
+    EPOCH,
+    UNREACHABLE,
+    BAD_REQUEST,
+    HELD,
+    TOO_LARGE,
+    NO_STAGE,
+    REWOUND,
+)
+"""What the ``kind`` of a refusal can be; only "unreachable" may pass by asking again."""
 
 Q = TypeVar("Q", int, str)
 """How a queue is named: its number at the broker, a text in Spark."""
@@ -239,6 +261,144 @@ class LocateResponse(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"
     """``Recovered.start_position``: transient records below it did not survive the restart (D6)."""
 
 
+# ---- staged writes ------------------------------------------------------------------------------
+# What Spark's sink says (D19). A task puts its rows beside the log, under a name of its own, with
+# Flight's ``do_put``; the driver names the puts that count, and they appear all together.
+#
+# A batch is known by (sink, query, batch): ``sink`` tells two sinks of one query apart, ``query``
+# is Spark's id of a streaming query, a ``transactionalId``, or an id that a plain write makes for
+# itself. A put that no commit names is never seen by anybody.
+
+
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
+
+STAGE_COLUMNS: Final = (
+    "topic",
+    "key",
+    "tag",
+    "properties",
+    "body",
+    "message_id",
+    "expire",
+    "delay_ms",
+    "deliver_at",
+)
+"""What a row may have: text, but for ``properties`` (a map of text, or RocketMQ's own bytes of
+it), ``body`` (binary or text, the only one that is needed) and the times: ``expire`` and
+``deliver_at`` are timestamps or milliseconds since 1970, ``delay_ms`` counts from the put."""
+
+
+class StageCommand(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The command of a ``do_put``, as JSON: whose rows they are, and where they go."""
+
+    sink: str
+    query: str
+    batch: int
+    stage: str
+    """A text nobody else uses (a uuid): a batch that is tried again has the same task numbers."""
+    partition: int = 0
+    topic: str = ""
+    """For rows without a topic of their own."""
+    guarantee: str = EXACTLY_ONCE
+    """"at-least-once": visible when the put ends; no commit comes, and one must not."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.partition}.{self.stage}"
+
+
+class StageEnd(msgspec.Struct, kw_only=True):
+    """The last word of a put, as metadata without a batch: these were all of its rows."""
+
+    rows: int
+
+
+class StageReceipt(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What a put has made durable; comes back when it ends."""
+
+    name: str
+    rows: int
+    bytes: int = 0
+    crc: int = 0
+    """crc32c of what was written."""
+    is_committed: bool = False
+    """True when the rows are visible already: at least once."""
+
+
+class StagedRows(msgspec.Struct, kw_only=True, frozen=True):
+    """A put that counts, as its receipt says."""
+
+    name: str
+    rows: int
+
+
+class CommitBatchRequest(QueryRequest, tag="commit_batch"):
+    """These puts, and no others of the batch, become visible together. May be asked again."""
+
+    sink: str
+    query: str
+    batch: int
+    stages: list[StagedRows] = []
+    """Those without rows may be left out; without any the batch is committed all the same."""
+    is_streaming: bool = True
+    """True: ``query`` is a streaming query, which repeats its last batch and never an older one.
+    False: whoever writes counts the batches (``transactionalId``), older ones are done already."""
+    checkpoint: str = ""
+    """Which checkpoint the batch numbers are of (Spark's id of the query); empty = unknown."""
+    wait_ms: int = 0
+    """How long it may wait for its topics before it is answered with ``held``."""
+
+
+class CommitBatchResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The rows are durable and visible, or wait."""
+
+    rows: int = 0
+    is_replay: bool = False
+    """They were before: the puts that were named now are dropped."""
+    held: str = ""
+    """Not done yet, and why; ask again."""
+    offsets: dict[str, dict[int, tuple[int, int]]] = {}
+    """{topic: {queue: (first, end)}} of the rows; nothing of delayed ones, or of a replay."""
+
+
+class AbortBatchRequest(QueryRequest, tag="abort_batch"):
+    """These puts count no more. A batch that is committed, or about to be, stays so."""
+
+    sink: str
+    query: str
+    batch: int
+    stages: list[str] = []
+    """Names; those that nobody knows are gone already."""
+
+
+class AbortBatchResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many puts are gone now."""
+
+    dropped: int = 0
+    is_committed: bool = False
+    """True when the batch is visible: an abort changes nothing of that."""
+
+
+class SinkStateRequest(QueryRequest, tag="sink_state"):
+    """Which batch of a query was the last one in a sink."""
+
+    sink: str
+    query: str
+
+
+class SinkStateResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The last batch that is visible."""
+
+    batch: int = -1
+    """-1: none is known."""
+    rows: int = 0
+    at_ms: int = 0
+    """Wall time of its commit."""
+    checkpoint: str = ""
+
+
 AnyRequest = (
     ResolveRequest
     | PollRequest[int]
@@ -247,6 +407,9 @@ AnyRequest = (
     | ReleaseRequest
     | ReportRequest
     | LocateRequest
+    | CommitBatchRequest
+    | AbortBatchRequest
+    | SinkStateRequest
 )
 AnyResponse = (
     ResolveResponse
@@ -255,6 +418,9 @@ AnyResponse = (
     | LeaseResponse
     | EmptyResponse
     | LocateResponse
+    | CommitBatchResponse
+    | AbortBatchResponse
+    | SinkStateResponse
 )
 RESPONSES: Final[dict[str, type[AnyResponse]]] = {
     "resolve": ResolveResponse,
@@ -264,6 +430,9 @@ RESPONSES: Final[dict[str, type[AnyResponse]]] = {
     "release": EmptyResponse,
     "report": EmptyResponse,
     "locate": LocateResponse,
+    "commit_batch": CommitBatchResponse,
+    "abort_batch": AbortBatchResponse,
+    "sink_state": SinkStateResponse,
 }
 ACTIONS: Final = tuple(name for name in RESPONSES if name != "locate")
 """What a Flight client may ask for."""

@@ -174,7 +174,8 @@ def test_plain_pyarrow_finds_topics_and_reads_them(plain):
     assert tables[0].schema == asked.schema
     assert plain.do_get(narrow.endpoints[0].ticket).read_all().column_names == ["offset"]
     assert [name for name, _ in plain.list_actions()] == [
-        "resolve", "poll", "by_time", "lease", "release", "report"
+        "resolve", "poll", "by_time", "lease", "release", "report",
+        "commit_batch", "abort_batch", "sink_state",
     ]  # fmt: skip
     with pytest.raises(flight.FlightServerError, match="name a topic"):
         plain.get_flight_info(flight.FlightDescriptor.for_command(b"?"))

@@ -29,9 +29,11 @@ from penstock.model.queries import (
     BAD_REQUEST,
     EPOCH,
     LOCATED_ENTRIES_MAX,
+    AbortBatchRequest,
     AnyRequest,
     AnyResponse,
     BatchProgress,
+    CommitBatchRequest,
     EmptyResponse,
     IndexFile,
     LeaseRequest,
@@ -48,6 +50,7 @@ from penstock.model.queries import (
     ReportRequest,
     ResolveRequest,
     ResolveResponse,
+    SinkStateRequest,
     TopicRange,
 )
 
@@ -159,6 +162,8 @@ class QueryService:
             case ReportRequest():
                 state = request.state if request.state in STATES else "running"
                 self.report(request.subscription, request.progress, state, request.text)
+            case CommitBatchRequest() | AbortBatchRequest() | SinkStateRequest():
+                raise QueryRefused(BAD_REQUEST, "this broker takes no staged writes")
         return EmptyResponse()
 
     # Tasks.
