@@ -146,6 +146,23 @@ def test_a_reader_that_seeks_begins_anew(pulsar, peer, topic, sent):
     assert [each.id for each in again.messages(2)] == sent[3:]
 
 
+@pytest.mark.parametrize("start", [EARLIEST, LATEST], ids=["earliest", "latest"])
+def test_a_reader_that_sought_is_there_wherever_it_says_it_begins(peer, topic, sent, start):
+    """The Python client seeks by time, and comes back with the place where it began."""
+    reader = peer.reader(topic, start)
+    request = reader.seek(sent[3])
+    reader.expect_closed()
+    peer.expect("success", request_id=request)
+    again = peer.reader(topic, start)
+    again.flow(100)
+    assert [each.id for each in again.messages(2)] == sent[3:]
+    again.close()
+    if start is EARLIEST:
+        later = peer.reader(topic, start)
+        later.flow(100)
+        assert [each.id for each in later.messages(5)] == sent
+
+
 def test_resetting_the_cursor_by_rest_closes_the_consumer(pulsar, peer, topic, sent):
     consumer = ready(peer, topic)
     consumer.flow(100)

@@ -56,6 +56,8 @@ MODE_NAMES: Final = {
 }
 """As Pulsar calls the types."""
 
+SOUGHT_KEPT: Final = 1_000
+"""Readers that moved and have not come back yet."""
 SUBSCRIBERS_KEPT: Final = 10_000
 """Consumers whose last SUBSCRIBEs are remembered for the subscribe rate."""
 
@@ -317,6 +319,9 @@ class PulsarSubscription:
             )
         self.is_seeking = True
         self._shared.keep(self)
+        before = self.stored
+        if before is not None and not before.options.is_durable:
+            self._shared.remember_place(self, offset)
         self.close_users("it was moved")
         stored = self.stored
         if stored is not None:
@@ -448,6 +453,7 @@ class PulsarSubscriptions:
         self._namespaces: Final = namespaces
         self._used: Final[dict[tuple[PulsarName, str], PulsarSubscription]] = {}
         """Those with consumers, and those that are being moved."""
+        self._sought: Final[dict[tuple[PulsarName, str], MessageId]] = {}
         namespaces.watch(self._policies_changed)
 
     # Looking.
@@ -501,6 +507,9 @@ class PulsarSubscriptions:
                     ServerError.NotAllowedError,
                     f"{there} subscription with the same name already exists.",
                 )
+            sought = self._sought.pop((topic.name, name), None)
+            if sought is not None and not is_durable:
+                start = self.offset_of(topic, sought)
             options = SubscriptionOptions(
                 start=start, is_durable=is_durable, holds_data=is_durable, whole_batches=True
             )
@@ -589,6 +598,16 @@ class PulsarSubscriptions:
             return
         if self._used.get(key) is subscription:
             del self._used[key]
+
+    def remember_place(self, subscription: PulsarSubscription, offset: int) -> None:
+        """A reader seeks: it is gone, and goes on there when it comes again, whatever it says.
+
+        A client that sought by time knows no id of that place to begin at.
+        """
+        if len(self._sought) >= SOUGHT_KEPT:
+            del self._sought[next(iter(self._sought))]
+        sought = MessageId(subscription.queue.incarnation, offset)
+        self._sought[subscription.topic.name, subscription.name] = sought
 
     def failover_rule(self, topic: PulsarTopic) -> FailoverRule:
         return FailoverRule(
