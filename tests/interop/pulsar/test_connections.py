@@ -326,6 +326,14 @@ def test_a_pattern_above_50_characters_is_left_to_the_client(peer, listed):
     assert not found.filtered
 
 
+@pytest.mark.parametrize("domain", ["", "persistent://", "non-persistent://"])
+def test_the_domain_of_a_pattern_does_not_matter(peer, listed, domain):
+    namespace, names, _ = listed
+    pattern = f"{domain}{namespace.split('/')[0]}/.*/a.*"
+    assert len(pattern) <= 50
+    assert list(topics_of(peer, namespace, topics_pattern=pattern).topics) == names[:1]
+
+
 def test_partitions_are_in_the_list_by_their_own_names(pulsar, peer):
     namespace = pulsar.namespace()
     topic = pulsar.topic(namespace=namespace, partitions=2)
@@ -353,14 +361,19 @@ def test_a_watcher_hears_of_topics_that_come_and_go(pulsar, peer):
     assert peer.ask("watch_topic_list_close", watcher_id=1).kind == "success"
 
 
-def test_a_watcher_s_pattern_has_at_most_50_characters(peer):
+def test_a_watcher_s_pattern_has_at_most_50_characters_without_its_domain(peer):
+    local = "public/default/" + "x" * 35
+    asked = {"watcher_id": 1, "namespace": "public/default"}
+    for each in (local, f"persistent://{local}"):
+        found = peer.ask("watch_topic_list", topics_pattern=each, **asked)
+        assert found.kind == "watch_topic_list_success"
+        peer.ask("watch_topic_list_close", watcher_id=1)
     peer.refused(
         "NotAllowedError",
         "Unable to create topic list watcher: Pattern longer than maximum: 50",
         "watch_topic_list",
-        watcher_id=1,
-        namespace="public/default",
-        topics_pattern="persistent://public/default/" + "x" * 60,
+        topics_pattern=f"persistent://{local}x",
+        **asked,
     )
 
 

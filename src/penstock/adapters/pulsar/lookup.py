@@ -13,6 +13,7 @@ from typing import Final
 from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError, namespace_missing
 from penstock.adapters.pulsar.naming import (
+    PATTERN_LENGTH_MAX,
     InvalidTopicName,
     NamePattern,
     PulsarName,
@@ -132,8 +133,9 @@ class LookupCommands:
         found.request_id = asked.request_id
         if asked.topics_pattern:
             pattern = NamePattern(asked.topics_pattern)
-            found.filtered = pattern.is_understood
-            if pattern.is_understood:
+            is_short = len(asked.topics_pattern) <= PATTERN_LENGTH_MAX
+            found.filtered = is_short and pattern.is_understood
+            if found.filtered:
                 names = [name for name in names if pattern.matches(name)]
         found.topics_hash = topics_hash(names)
         found.changed = not asked.topics_hash or asked.topics_hash != found.topics_hash

@@ -137,7 +137,10 @@ def subscription_name(name: str) -> str:
 # ---- lists of names ------------------------------------------------------------------------------
 
 PATTERN_LENGTH_MAX: Final = 50
-"""Characters of a pattern that the broker matches for a client; beyond it the client does."""
+"""Characters of a pattern that the broker matches for a client; beyond it the client does.
+
+As in Pulsar the domain counts when a client asks for names, and not when it watches them.
+"""
 
 
 def topics_hash(names: list[str]) -> str:
@@ -150,17 +153,18 @@ class NamePattern:
     """A client's pattern of names, if it is simple: text, any character, any text (``.*``).
 
     Everything else is left to the client, which looks at names in any case: a regular expression
-    from outside may take for ever, and every other client would wait.
+    from outside may take for ever, and every other client would wait. The domain of either side
+    does not matter.
     """
 
     def __init__(self, text: str) -> None:
-        self.is_understood: Final = len(text) <= PATTERN_LENGTH_MAX and not _OPERATORS.search(
-            text.replace(".*", "")
-        )
+        text = without_domain(text)
+        self.is_understood: Final = not _OPERATORS.search(text.replace(".*", ""))
         self._pieces: Final = [_piece(each) for each in text.split(".*")]
 
     def matches(self, name: str) -> bool:
         """Whether it is the whole name; each piece is looked for once, from left to right."""
+        name = without_domain(name)
         first, *others = self._pieces
         found = first.match(name)
         if found is None or not others:
@@ -174,6 +178,11 @@ class NamePattern:
             at = found.end()
         start = len(name) - len(last.pattern.replace("\\", ""))
         return start >= at and last.fullmatch(name, start) is not None
+
+
+def without_domain(text: str) -> str:
+    """A name, or a pattern of names, without ``persistent://``."""
+    return text.rpartition("://")[2]
 
 
 _OPERATORS: Final = re.compile(r"[][*+?(){}|^$\\]")

@@ -22,6 +22,7 @@ from penstock.adapters.pulsar.naming import (
     is_namespace,
     pulsar_name,
     topics_hash,
+    without_domain,
 )
 from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
@@ -185,7 +186,7 @@ class WatchCommands:
         asked = command.watch_topic_list
         if not is_namespace(asked.namespace):
             raise CloseConnection(f"{asked.namespace[:80]!r} is no namespace")
-        if len(asked.topics_pattern) > PATTERN_LENGTH_MAX:
+        if len(without_domain(asked.topics_pattern)) > PATTERN_LENGTH_MAX:
             raise _not_allowed(f"Pattern longer than maximum: {PATTERN_LENGTH_MAX}")
         pattern = NamePattern(asked.topics_pattern)
         if not pattern.is_understood:

@@ -145,6 +145,8 @@ def test_a_namespace_that_is_no_name_closes(client):
         ("a.*", "abc", True), ("a.*c", "abc", True), ("a.*c", "ac", True), ("a.*c", "acb", False),
         ("abc", "abc", True), ("ab", "abc", False), ("a.c", "abc", True), (".*b.*", "abc", True),
         (".*b.*b", "ab", False), (".*b.*b", "abb", True), ("a.*x.*c", "abc", False),
+        ("persistent://a.*", "persistent://abc", True), ("a.*", "persistent://abc", True),
+        ("non-persistent://a.*", "persistent://abc", True), ("per.*", "persistent://abc", False),
     ],
 )  # fmt: skip
 def test_names_are_matched_as_a_whole(pattern, name, matches):
