@@ -25,8 +25,6 @@ REAL_QUIET_SECONDS = 0.3
 
 NOT_BUILT = dict.fromkeys(
     (
-        "test_connections::test_producer_and_subscribe_in_an_unknown_namespace_are_not_ready",
-        "test_connections::test_a_bad_topic_name_is_invalid",
         "test_producers::test_terminating_closes_producers_and_no_new_one_comes",
         "test_producers::test_a_reader_hears_the_end_only_if_it_acks",
         "test_producers::test_deleting_a_subscription_closes_its_consumers",
@@ -39,15 +37,12 @@ NOT_BUILT = dict.fromkeys(
         "test_python_client::test_consumers_of_several_topics_flow_for_each",
         "test_python_client::test_failover_spreads_partitions_over_its_consumers",
         "test_subscribe::test_a_name_may_be_taken_twice_on_shared_and_may_be_empty",
-        "test_unacked::test_a_subscription_at_its_limit_reads_no_more_but_replays",
-        "test_positions::test_seek_into_a_batch_honours_an_ack_set",
         "test_positions::test_resetting_the_cursor_by_rest_closes_the_consumer",
         "test_rest::test_a_topic_in_use_is_deleted_by_force_only",
         "test_rest::test_compaction_runs_and_says_so",
         "test_rest::test_subscriptions_are_made_once",
         "test_rest::test_statistics_name_producers_consumers_and_backlog",
         "test_rest::test_messages_are_peeked_skipped_and_reset",
-        "test_connections::test_a_broker_that_stops_closes_all_and_then_the_connection",
     ),
     "this part of the adapter is being built",
 )

@@ -8,6 +8,8 @@ deadlines of the adapter's timers and of every connection.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -116,6 +118,7 @@ class PulsarClient:
         """What ``flushed`` is told: a socket that takes nothing says how much is left."""
         self._frames = FrameParser()
         self._heard: list[Frame] = []
+        self._ids = itertools.count(5_000)
 
     @property
     def is_closed(self) -> bool:
@@ -157,6 +160,32 @@ class PulsarClient:
     def commands(self) -> list[BaseCommand]:
         """The same without what follows the commands."""
         return [command for command, _ in self.heard()]
+
+    def take(self, is_wanted: Callable[[BaseCommand], bool]) -> list[Frame]:
+        """Of what came only this; the rest stays."""
+        self.bench.settle()
+        self._take()
+        found = [each for each in self._heard if is_wanted(each[0])]
+        self._heard = [each for each in self._heard if not is_wanted(each[0])]
+        return found
+
+    def heard_of(self, kind: int) -> list[Frame]:
+        """The commands of one type among what came; the rest stays."""
+        return self.take(lambda each: each.type == kind)
+
+    def answer(self, request_id: int) -> BaseCommand:
+        """SUCCESS or ERROR for a request, which must have come; the rest stays."""
+        (found,) = self.take(
+            lambda each: (
+                (each.type == BaseCommand.SUCCESS and each.success.request_id == request_id)
+                or (each.type == BaseCommand.ERROR and each.error.request_id == request_id)
+            )
+        )
+        return found[0]
+
+    def new_id(self) -> int:
+        """A number that no other request, producer or consumer of it has."""
+        return next(self._ids)
 
     def next(self) -> BaseCommand:
         """The first of what came; the rest stays."""

@@ -181,8 +181,6 @@ class PulsarConnection:
         if self.wants_close or self.is_over:
             return
         self._was_heard = True
-        if self._probes:
-            self._tell_probes(True)
         problem = ""
         try:
             frames = self._parser.feed(data)
@@ -198,6 +196,10 @@ class PulsarConnection:
             refused = self._contents.keep(self._parser.held_bytes, self.broker.clock.monotonic_ms())
             if refused is not None:
                 self.hang_up(refused)
+        # After all that was said: it may be that the place somebody asks for is free now. Whoever
+        # hung up is told of when it is gone.
+        if self._probes and not self.wants_close:
+            self._tell_probes(True)
 
     def outgoing(self) -> list[bytes]:
         outbox, self._outbox = self._outbox, []

@@ -74,6 +74,9 @@ METADATA_BYTES_MAX: Final = 1_024
 """What a consumer says of itself, as Pulsar allows."""
 PERMITS_END: Final = 1 << 31
 """Grants from here on are negative numbers in Pulsar."""
+CHUNK_BYTES_MIN: Final = 32 * 1024
+"""Smaller entries are not looked at whether they are chunks: clients split what is larger than a
+frame may be, in pieces of that size. A limit's worth of smaller ones is thousands of them."""
 RATE_MS: Final = 10_000
 """Rates are those of the last whole span of this length."""
 
@@ -145,6 +148,7 @@ class ConsumerCommands:
         asked = command.subscribe
         name = _topic_name(asked.topic)
         self._check_right(name, asked.subscription)
+        _check_metadata(asked)
         known = self._consumers.get(asked.consumer_id)
         if known is not None:
             known.asked_again(asked.request_id)
@@ -241,6 +245,13 @@ def _topic_name(text: str) -> PulsarName:
         raise PulsarError(ServerError.InvalidTopicName, str(problem)) from None
 
 
+def _check_metadata(asked: CommandSubscribe) -> None:
+    if sum([len(each.key) + len(each.value) for each in asked.metadata]) > METADATA_BYTES_MAX:
+        raise PulsarError(
+            ServerError.MetadataError, f"metadata has a max size of {METADATA_BYTES_MAX} bytes"
+        )
+
+
 class _ConsumerState(Enum):
     OPENING = "opening"
     """It is not answered yet."""
@@ -282,6 +293,8 @@ class Consumer:
         self._ledger_id = 0
         self._queue_id = QueueId(0)
         self._takes_batches = connection.protocol_version >= ProtocolVersion.BATCHES
+        self._is_given_up = False
+        """It cannot take what is next."""
         # The ACKs of this read.
         self._acks: list[int] = []
         self._odd_acks: list[tuple[int, list[int]]] = []
@@ -304,13 +317,12 @@ class Consumer:
 
     def open(self, name: PulsarName) -> None:
         """Raises ``PulsarError`` and what the engine says of limits."""
-        asked, broker = self._asked, self._broker
-        if sum([len(each.key) + len(each.value) for each in asked.metadata]) > METADATA_BYTES_MAX:
-            raise PulsarError(
-                ServerError.MetadataError, f"metadata has a max size of {METADATA_BYTES_MAX} bytes"
-            )
-        self.topic = broker.topics.open(
-            name, may_create=asked.force_topic_creation, maker=self.connection.peer.maker
+        topics = self._broker.topics
+        self.topic = topics.open(
+            name,
+            may_create=self._asked.force_topic_creation,
+            maker=self.connection.peer.maker,
+            checks_fence=False,
         )
         # From now on it is told if the topic goes.
         self.topic.join(self)
@@ -319,6 +331,7 @@ class Consumer:
         self._bring_schema()
         self._check_manner()
         self._check_rate()
+        topics.check_fence(self.topic)
         self._enter()
 
     def _check_subscription(self) -> None:
@@ -384,20 +397,26 @@ class Consumer:
             found.after_seek(self._go_on)
             return
         self._check_limits(found)
-        is_durable = asked.durable
+        is_durable, is_new = asked.durable, not found.exists
         self.subscription = subscriptions.open(
             self.topic, asked.subscription, self._start(), is_durable=is_durable
         )
         self._has_subscription = True
         unacked_max = subscriptions.unacked_max(self.topic, self.manner, is_durable=is_durable)
+        # Readers need not ack at all; of everybody else no more bytes are under way than F13 says.
+        unacked = (unacked_max, None if is_durable else 0)
         try:
-            self.attached = self.subscription.attach(self, self, Permits(), unacked_max)
+            self.attached = self.subscription.attach(self, self, Permits(), unacked)
         except PlaceTaken as taken:
             if self._has_probed or taken.holder.connection is self.connection:
                 raise
             self._has_probed = True
             taken.holder.connection.probe(partial(self._probed, taken))
             return
+        except PulsarError:
+            if is_new:
+                self.subscription.unsubscribe("its first consumer was not let in")
+            raise
         if self.topic.is_persistent:
             self._stored = self.subscription.stored
             self._ledger_id = self.topic.queue.incarnation
@@ -494,6 +513,8 @@ class Consumer:
 
     def deliver(self, consumer: EngineConsumer, deliveries: list[Delivery]) -> None:
         """Entries in a row; of most nothing is looked at but their length."""
+        if not self._takes_batches:
+            deliveries = self._before_a_batch(deliveries)
         consumer_id, ledger_id, partition = self.consumer_id, self._ledger_id, self.topic.partition
         is_plain = self._epoch is None and self._takes_batches and ledger_id
         frames: list[bytes] = []
@@ -518,19 +539,39 @@ class Consumer:
                 size += len(origin)
             else:
                 size += self._encode_odd(delivery, frames)
+        if size >= CHUNK_BYTES_MIN and consumer.inflight.bytes_max:
+            self._look_for_chunks(deliveries)
         self._figures.bytes += size
         self._figures.messages += sum([each.messages for each in deliveries])
         if frames:
             self.connection.write(b"".join(frames))
+
+    def _look_for_chunks(self, deliveries: list[Delivery]) -> None:
+        """Who gets chunks has no limit of unacked bytes from then on.
+
+        A client acks none of them before it has the last one, and that may be far away.
+        """
+        attached = self.attached
+        for delivery in deliveries:
+            if delivery.size >= CHUNK_BYTES_MIN and _is_chunk(delivery.record):
+                if attached is not None:
+                    attached.limit_unacked(attached.inflight.messages_max, 0)
+                return
+
+    def _before_a_batch(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """What a client that knows no batches is sent: nothing from the first one on (B56)."""
+        for at, delivery in enumerate(deliveries):
+            if self._is_given_up or _is_batch(delivery.record):
+                self._is_given_up = True
+                self.connection.hang_up("it cannot take batches, and the next message is one")
+                return deliveries[:at]
+        return deliveries
 
     def _encode_odd(self, delivery: Delivery, frames: list[bytes]) -> int:
         """A message of another protocol, a part of a batch, one that comes again."""
         record = delivery.record
         if record.wire == _PULSAR and not is_readable(record):
             self._skip(delivery)
-            return 0
-        if not self._takes_batches and _is_batch(record):
-            self.connection.hang_up("it cannot take batches, and the next message is one")
             return 0
         engine = self._broker.engine
         shown = present(
@@ -859,6 +900,15 @@ def _is_batch(record: Record) -> bool:
         return record.messages > 1
     try:
         return read_metadata(record.origin)[0].HasField("num_messages_in_batch")
+    except Unreadable:
+        return False
+
+
+def _is_chunk(record: Record) -> bool:
+    if record.wire != _PULSAR:
+        return False
+    try:
+        return read_metadata(record.origin)[0].num_chunks_from_msg > 1
     except Unreadable:
         return False
 

@@ -51,6 +51,15 @@ def namespace_missing() -> PulsarError:
     return PulsarError(ServerError.TopicNotFound, "Namespace not found")
 
 
+def namespace_unserved(name: PulsarName) -> PulsarError:
+    """Whoever wants to use a topic has looked it up: then its namespace was there."""
+    return PulsarError(
+        ServerError.ServiceNotReady,
+        f"Namespace {name.namespace} for topic {name} not served by this instance. "
+        "Please redo the lookup.",
+    )
+
+
 def topic_fenced() -> PulsarError:
     return PulsarError(ServerError.ServiceNotReady, "Topic is temporarily unavailable")
 

@@ -28,6 +28,7 @@ SUBSCRIPTION_PREFIX: Final = "pulsar/"
 PARTITION: Final = "-partition-"
 _PARTITION_NAME: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 _BLANK: Final = re.compile(r"\s")
+_NAMESPACE_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 _NAMESPACE_PARTS: Final = (2, 3)
 """``tenant/namespace``, and with the cluster in it as old names have it."""
 
@@ -91,9 +92,9 @@ def parse_name(text: str) -> PulsarName:
         raise InvalidTopicName(f"Invalid topic name: Invalid topic domain: '{domain}'")
     parts = rest.split("/", 3)
     *namespace, local = parts
-    if len(namespace) not in _NAMESPACE_PARTS or not all(namespace) or not local.strip():
+    if len(namespace) not in _NAMESPACE_PARTS or not all(map(_NAMESPACE_PART.fullmatch, namespace)):
         raise InvalidTopicName(f"Invalid topic name: {text[:300]}")
-    if _BLANK.search(local):
+    if not local or _BLANK.search(local):
         raise InvalidTopicName(f"Invalid topic name: {text[:300]}")
     name = PulsarName(_domain(domain), "/".join(namespace), local)
     try:

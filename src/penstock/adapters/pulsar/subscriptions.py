@@ -179,9 +179,16 @@ class PulsarSubscription:
     # Consumers.
 
     def attach(
-        self, user: Attendee, outlet: ConsumerOutlet, demand: Permits, unacked_max: int
+        self,
+        user: Attendee,
+        outlet: ConsumerOutlet,
+        demand: Permits,
+        unacked: tuple[int, int | None],
     ) -> Consumer:
-        """Take a consumer in; raises ``PulsarError``, of it ``PlaceTaken``."""
+        """Take a consumer in; raises ``PulsarError``, of it ``PlaceTaken``.
+
+        ``unacked``: the messages and bytes that it may have so.
+        """
         manner = user.manner
         self._check(manner)
         shared, topic = self._shared, self.topic
@@ -203,8 +210,8 @@ class PulsarSubscription:
             key_ranges=manner.key_ranges,
             halves_keys=not shared.settings.key_shared_use_consistent_hashing,
             queue_ids=(queue_id,),
-            unacked_max=unacked_max,
-            unacked_bytes_max=0,
+            unacked_max=unacked[0],
+            unacked_bytes_max=unacked[1],
         )
         if isinstance(attached, ConsumerRefusal):
             raise _refused(attached)
@@ -325,12 +332,10 @@ class PulsarSubscription:
         self.close_users("it was moved")
         stored = self.stored
         if stored is not None:
-            queue_id = self.queue.queue_id
-            stored.seek(queue_id, offset)
-            if unacked:
-                entry = self.queue.index.entries(offset, 1)
-                if entry and entry[0][1] == offset:
-                    stored.settle_ranges(queue_id, acked_ranges(offset, entry[0][5], unacked))
+            acked: list[tuple[int, int]] = []
+            if unacked and (entry := self.queue.index.entries(offset, 1)):
+                acked = acked_ranges(offset, entry[0][5], unacked)
+            stored.seek(self.queue.queue_id, offset, acked)
         self._shared.engine.after_durable(lambda: self._sought(done))
 
     def _sought(self, done: Callable[[], None]) -> None:
@@ -580,10 +585,16 @@ class PulsarSubscriptions:
                 subscription.look_for_end()
 
     def offset_of(self, topic: PulsarTopic, where: MessageId) -> int:
-        """The place of an id: its entry, the first one there is, or the end."""
+        """The place of an id: its entry, the first one there is, or the end.
+
+        Always the begin of an entry. Clients count entries one by one: what is to them the entry
+        before a batch may be a message inside the one before.
+        """
         queue = topic.queue
-        at = place(queue, where.ledger, where.entry, queue.index.next_offset)
-        return max(at, queue.index.min_offset)
+        index = queue.index
+        at = max(place(queue, where.ledger, where.entry, index.next_offset), index.min_offset)
+        found = index.entries(at, 1) if at < index.next_offset else []
+        return min(at, found[0][1]) if found else at
 
     # For subscriptions and consumers.
 
@@ -643,7 +654,8 @@ class PulsarSubscriptions:
                     user.attached.limit_unacked(
                         self.unacked_max(
                             subscription.topic, user.manner, is_durable=stored.options.is_durable
-                        )
+                        ),
+                        user.attached.inflight.bytes_max,
                     )
 
 

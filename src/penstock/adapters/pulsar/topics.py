@@ -18,6 +18,7 @@ from typing import Final, Literal, Protocol
 
 from penstock.adapters.pulsar.errors import (
     namespace_missing,
+    namespace_unserved,
     partitions_only,
     topic_fenced,
     topic_missing,
@@ -174,13 +175,16 @@ class PulsarTopics:
         """What is in use of a topic: itself, or some of its partitions."""
         return [each for each in self._used.values() if name in (each.name, each.name.whole)]
 
-    def open(self, name: PulsarName, *, may_create: bool, maker: str = "") -> PulsarTopic:
+    def open(
+        self, name: PulsarName, *, may_create: bool, maker: str = "", checks_fence: bool = True
+    ) -> PulsarTopic:
         """A topic to be used; made if it is not there and may be. Raises ``PulsarError``.
 
         Whoever joins it must leave it. A topic made here is durable after ``Engine.after_durable``.
+        Who has more to ask first joins at once and calls ``check_fence`` itself.
         """
         if not self._namespaces.exists(name.namespace):
-            raise namespace_missing()
+            raise namespace_unserved(name)
         found = self.find(name)
         if found is None:
             if self.partitions(name):
@@ -190,10 +194,15 @@ class PulsarTopics:
                 raise topic_missing(name)
             self._make(name.topic_name, 1, maker)
             found = PulsarTopic(name, name.topic_name, -1, self._engine, self._forget)
-        if found.fence or self._engine.is_failed or self._is_deleting(found):
-            raise topic_fenced()
+        if checks_fence:
+            self.check_fence(found)
         self._used.setdefault(name, found)
         return self._used[name]
+
+    def check_fence(self, topic: PulsarTopic) -> None:
+        """Raises ``PulsarError`` while nobody may come in."""
+        if topic.fence or self._engine.is_failed or self._is_deleting(topic):
+            raise topic_fenced()
 
     def names(self, namespace: str, listed: Listed = PERSISTENT) -> list[PulsarName]:
         """Topics of a namespace, partitions each by its own name, sorted."""

@@ -245,7 +245,10 @@ class DeliveryPipeline:
 
     def _pick(self, cursor: QueueCursor, messages_max: int, bytes_max: int) -> Picked:
         # At the subscription's own limit (F13) only what was delivered before goes out again.
-        is_reading = not self._settler.inflight.is_blocked
+        limit = self._settler.inflight
+        is_reading = not limit.is_blocked
+        if limit.messages_max and is_reading and not cursor.redelivery.ready:
+            messages_max = min(messages_max, limit.messages_max - limit.messages)
         return self._picker.pick(cursor, messages_max, bytes_max, is_reading=is_reading)
 
     # Key_shared: the owner of the key gets it, or it is parked
@@ -263,9 +266,10 @@ class DeliveryPipeline:
                 if not here:
                     break
         while moved < messages_max and cursor.has_ready:
-            available: dict[int, int] = {
-                each.consumer_id: each.available_messages() for each in keys.receivers()
-            }
+            available: dict[int, int] = {}
+            room: dict[int, int] = {}
+            for each in keys.receivers():
+                available[each.consumer_id], room[each.consumer_id] = each.available()
             wanted = min(sum(available.values()), messages_max - moved)
             if not cursor.redelivery.ready:
                 wanted = min(wanted, keys.look_ahead_left)
@@ -282,7 +286,10 @@ class DeliveryPipeline:
                 delivery.slot = slot
                 consumer_id = keys.assign(delivery.offset, slot, available)
                 if consumer_id:
+                    room[consumer_id] -= delivery.size
                     available[consumer_id] -= delivery.messages
+                    if room[consumer_id] <= 0:
+                        available[consumer_id] = 0
                     shares.setdefault(consumer_id, []).append(delivery)
             for consumer_id, share in shares.items():
                 self._hand_over_keys(cursor, keys, self._consumers[consumer_id], share, outbox)

@@ -320,10 +320,17 @@ class Settler:
 
     # Cursors moved on purpose
 
-    def seek(self, cursor: QueueCursor, offset: int) -> None:
-        """Go on at ``offset``, back or forth; what is in flight is no longer anybody's."""
+    def seek(
+        self, cursor: QueueCursor, offset: int, settled: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Go on at ``offset``, back or forth; what is in flight is no longer anybody's.
+
+        ``settled``: [start, end) that are done nevertheless.
+        """
         self.clear_in_flight(cursor)
         cursor.seek(max(0, min(offset, cursor.queue.index.next_offset)))
+        for start, end in settled:
+            self.settled_messages += cursor.settle(Cause.ACKED, start, end)
 
     def rewind(self, cursor: QueueCursor) -> int:
         """Back to the low mark: what is settled above it comes again, counted as an attempt."""

@@ -623,10 +623,13 @@ class Subscription:
 
     # Moving on purpose
 
-    def seek(self, queue_id: QueueId, offset: int) -> None:
-        """Deliver from ``offset`` on, as if nothing at or above had ever been settled."""
+    def seek(self, queue_id: QueueId, offset: int, settled: Sequence[tuple[int, int]] = ()) -> None:
+        """Deliver from ``offset`` on, as if nothing at or above had ever been settled.
+
+        But for ``settled``, ranges [start, end): who seeks into a batch may have some of it.
+        """
         cursor = self.cursor(queue_id)
-        self._settler.seek(cursor, offset)
+        self._settler.seek(cursor, offset, settled)
         self._changed(cursor)
 
     def rewind(self, queue_id: QueueId) -> int:

@@ -177,17 +177,30 @@ def test_at_the_subscription_limit_redeliveries_go_on_and_new_reads_do_not(host,
     queue.fill(50)
     subscription.arrived(1)
     host.run()
-    assert len(taker.offsets) == 20, "the read that passes it is sent"
+    assert len(taker.offsets) == 10, "a read ends at the limit"
     taker.consumer.demand.add(100)
     subscription.redeliver(taker.consumer, 1, [5, 6])
     host.run()
-    assert taker.offsets[20:] == [5, 6]
-    subscription.settle(1, range(13))
+    assert taker.offsets[10:] == [5, 6]
+    subscription.settle(1, range(3))
     host.run()
-    assert len(taker.offsets) == 22, "seven are unacked"
-    subscription.settle(1, [13, 14, 15])
+    assert len(taker.offsets) == 12, "seven are unacked"
+    subscription.settle(1, [3, 4])
     host.run()
-    assert len(taker.offsets) > 22
+    assert len(taker.offsets) == 17, "five, and five more"
+
+
+def test_a_batch_passes_the_subscription_limit_by_less_than_itself(host, queue):
+    subscription, taker = shared(host, queue, permits=100)
+    subscription.limit_unacked(10)
+    records = [neutral_record(b"abcd") for _ in range(5)]
+    for record in records:
+        record.reshape(messages=4)
+    queue.append(records)
+    subscription.arrived(1)
+    host.run()
+
+    assert [each.messages for each in taker.deliveries] == [4, 4, 4]
 
 
 def test_a_subscription_limit_that_is_lifted_lets_it_go_on(host, queue):
