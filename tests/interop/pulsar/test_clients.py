@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -93,30 +94,49 @@ def java_jars(place):
 def go_modules(place):
     for each in (PROGRAMS / "go").iterdir():
         shutil.copy(each, place)
-    return [("go", "mod", "tidy"), ("go", "build", "-o", "peer", ".")]
+    return [("go", "mod", "tidy"), ("go", "build", "-o", os.devnull, ".")]
 
 
-def java(config, scratch):
+def compiled(place, source, compile_into):
+    """The directory of a program of ours, compiled when it has changed."""
+    text = source.read_bytes()
+    target = place / f"program-{zlib.crc32(text):08x}"
+    with (place / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "complete").exists():
+            for stale in place.glob("program-*"):
+                shutil.rmtree(stale)
+            target.mkdir()
+            shutil.copy(source, place)
+            subprocess.run(compile_into(target), cwd=place, check=True)
+            (target / "complete").touch()
+    return target
+
+
+def java(config):
     need("java", "javac", "mvn")
     jars = fetch(f"pulsar-client-{JAVA_VERSION}", config, java_jars, only_long=True)
-    source = PROGRAMS / "JavaPeer.java"
-    subprocess.run(["javac", "-nowarn", "-cp", f"{jars}/*", "-d", scratch, source], check=True)
-    return ["java", *JVM, "-cp", f"{jars}/*{os.pathsep}{scratch}", "JavaPeer"], {}
+    program = compiled(
+        jars,
+        PROGRAMS / "JavaPeer.java",
+        lambda target: ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", target, "JavaPeer.java"],
+    )
+    return ["java", *JVM, "-cp", f"{jars}/*{os.pathsep}{program}", "JavaPeer"], {}
 
 
-def go(config, scratch):
+def go(config):
     need("go")
     version = (PROGRAMS / "go" / "go.mod").read_text().split()[-1]
     place = fetch(f"pulsar-client-go-{version}", config, go_modules, only_long=True)
-    # The program may be newer than what was compiled when its library was fetched.
-    with (place / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.copy(PROGRAMS / "go" / "main.go", place)
-        subprocess.run(["go", "build", "-o", str(scratch / "peer"), "."], cwd=place, check=True)
-    return [str(scratch / "peer")], {}
+    program = compiled(
+        place,
+        PROGRAMS / "go" / "main.go",
+        lambda target: ["go", "build", "-o", str(target / "peer"), "."],
+    )
+    return [str(program / "peer")], {}
 
 
-def flex(config, scratch):
+def flex(config):
     need("node", "npm")
 
     def install(place):
@@ -127,11 +147,11 @@ def flex(config, scratch):
 
 
 @pytest.fixture
-def converse(pulsar, request, tmp_path):
+def converse(pulsar, request):
     """Run a client's program; step -> what it saw."""
 
     def run(client):
-        command, environment = client(request.config, tmp_path)
+        command, environment = client(request.config)
         prefix = f"persistent://public/default/{pulsar.name(client.__name__)}"
         path = pulsar.path(f"{prefix}-partitions")
         pulsar.rest.done("PUT", f"{path}/partitions", 3)

@@ -45,11 +45,13 @@ public final class JavaPeer {
     }
 
     public static void main(String[] arguments) throws Exception {
-        try (PulsarClient client = PulsarClient.builder()
+        PulsarClient client = PulsarClient.builder()
                 .serviceUrl(arguments[0])
                 .operationTimeout(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS)
-                .build()) {
-            JavaPeer peer = new JavaPeer(client, arguments[1]);
+                .build();
+        JavaPeer peer = new JavaPeer(client, arguments[1]);
+        int code = 1;
+        try {
             peer.produce();
             peer.batches();
             peer.chunks();
@@ -62,7 +64,12 @@ public final class JavaPeer {
             peer.partitions();
             peer.pattern();
             peer.schema();
+            code = 0;
+        } catch (Exception problem) {
+            problem.printStackTrace();
         }
+        // To close the client takes three seconds, all of them waits of its own.
+        System.exit(code);
     }
 
     private void produce() throws Exception {
@@ -102,10 +109,14 @@ public final class JavaPeer {
                 .enableBatchIndexAcknowledgment(true).isAckReceiptEnabled(true).subscribe()) {
             seen = receive(consumer, 30);
             // Of each batch every message but the last two.
+            List<CompletableFuture<Void>> acks = new ArrayList<>();
             for (Message<byte[]> message : seen) {
                 if (((MessageIdAdv) message.getMessageId()).getBatchIndex() < 8) {
-                    consumer.acknowledge(message);
+                    acks.add(consumer.acknowledgeAsync(message));
                 }
+            }
+            for (CompletableFuture<Void> each : acks) {
+                each.get(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS);
             }
         }
         try (Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared)
