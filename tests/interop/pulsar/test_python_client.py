@@ -1,16 +1,13 @@
 """``pulsar-client``, the real one (C++ below Python): permits, types, partitions, letters, readers.
 
 What its own suite asserts is not repeated here (``penstock interop pulsar``); this is what the
-broker sees of it, and what a restart must not change.
+broker sees of it. Kills: ``tests/crash/test_pulsar_kills.py``.
 """
 
 import re
 import threading
 
 import pytest
-
-from kit.pulsar_peer import PulsarRest
-from penstock.testing.running import BrokerProcess
 
 pulsar_client = pytest.importorskip("pulsar", reason="the wheel pulsar-client is not installed")
 
@@ -295,54 +292,3 @@ def test_batches_of_every_compression(pulsar, client, topic, compression):
     consumer = subscribe(client, topic)
     assert take(consumer, 100) == wanted
     pulsar.eventually(lambda: pulsar.backlog(topic, "s") == 0, "all is acknowledged")
-
-
-# ---- what a restart must not change (Penstock only: it is killed)
-
-
-@pytest.fixture
-def own_broker(pulsar, tmp_path):
-    if pulsar.is_real:
-        pytest.skip("kills its broker")
-    with BrokerProcess(tmp_path / "data") as broker:
-        yield broker
-
-
-def restarted(broker):
-    """Killed, and started again where it listened."""
-    ports = {name: broker.address(name)[1] for name in ("pulsar", "pulsar_http", "http")}
-    broker.kill()
-    again = BrokerProcess(
-        broker.data,
-        flags=[
-            part
-            for name, port in ports.items()
-            for part in (f"--{name}".replace("_", "-"), str(port))
-        ],
-    )
-    again.start()
-    return again
-
-
-def test_duplicates_are_known_across_kills(connect, own_broker):
-    rest = PulsarRest(f"http://{own_broker.endpoints['pulsar_http']}")
-    rest.done("POST", "namespaces/public/default/deduplication", True)
-    url = f"pulsar://{own_broker.endpoints['pulsar']}"
-    topic = "persistent://public/default/deduplicated"
-    broker = own_broker
-    sequence = 0
-    try:
-        for _ in range(3):
-            producer = connect(url).create_producer(topic, producer_name="till")
-            assert producer.last_sequence_id() == sequence - 1
-            for number in range(max(0, sequence - 2), sequence + 5):
-                producer.send(b"%d" % number, sequence_id=number)
-            sequence += 5
-            broker = restarted(broker)
-        reader = connect(url).create_reader(topic, pulsar_client.MessageId.earliest)
-        found = []
-        while reader.has_message_available():
-            found.append(int(reader.read_next(SECONDS).data()))
-        assert found == list(range(sequence))
-    finally:
-        broker.kill()
