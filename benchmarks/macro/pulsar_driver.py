@@ -28,6 +28,8 @@ READ_BYTES = 1 << 20
 FRAMES_MADE = 256
 FIRST_SEQUENCE = 1 << 14
 """Numbers of three bytes: all frames are equally long."""
+MESSAGES_PER_MS = 32
+"""Of equal publish times in a row, as a producer has them that sends some 30,000 a second."""
 SILENCE_SECONDS_MAX = 30
 PERMITS = 1_000
 _SIZE = struct.Struct(">I")
@@ -333,7 +335,7 @@ def send_frames(producer_name, load):
         metadata = MessageMetadata(
             producer_name=producer_name,
             sequence_id=sequence_id,
-            publish_time=int(time.time() * 1000),
+            publish_time=int(time.time() * 1000) + number // MESSAGES_PER_MS,
         )
         payload = bytes([number % 251]) * load.body_bytes
         if load.batch > 1:

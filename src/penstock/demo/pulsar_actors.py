@@ -451,7 +451,8 @@ class PulsarLink:
             if not data:
                 return
             for frame in self._frames.feed(data):
-                self._understand(frame)
+                if isinstance(frame, tuple):
+                    self._understand(frame)
 
     def _understand(self, frame: Frame) -> None:
         command, tail = frame

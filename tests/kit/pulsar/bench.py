@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from kit.pulsar_payload import PUBLISH_MS
 from kit.workbench import Workbench
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.broker import PulsarBroker
@@ -216,7 +217,7 @@ class PulsarClient:
 
     def _take(self) -> None:
         for data in self.connection.outgoing():
-            self._heard += self._frames.feed(data)
+            self._heard += [each for each in self._frames.feed(data) if isinstance(each, tuple)]
         self.connection.flushed(self.unsent_bytes)
 
 
@@ -232,7 +233,7 @@ def command(kind: str, **fields: Any) -> BaseCommand:
 
 def message_tail(sequence_id: int, *bodies: bytes, **fields: Any) -> bytes:
     """What follows SEND: checksum, metadata and payload of one message or of a batch."""
-    fields = {"producer_name": "p", "publish_time": 1_000, **fields}
+    fields = {"producer_name": "p", "publish_time": PUBLISH_MS, **fields}
     metadata = MessageMetadata(sequence_id=sequence_id, **fields)
     payload = b"".join(bodies)
     if len(bodies) > 1:

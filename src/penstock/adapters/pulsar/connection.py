@@ -22,7 +22,7 @@ from penstock import __version__
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError
-from penstock.adapters.pulsar.ports import CommandGroup, Handler, PublishOutlet
+from penstock.adapters.pulsar.ports import CommandGroup, Handler, PublishOutlet, RunHandler
 from penstock.adapters.replies import HandOverCount
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.content_budget import ContentShare
@@ -37,10 +37,12 @@ from penstock.wire.pulsar.frames import (
     FrameError,
     FrameParser,
     ProtocolVersion,
+    Run,
     ServerError,
     encode,
 )
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, CommandConnect
+from penstock.wire.pulsar.runs import RunReader
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Connection
@@ -94,7 +96,9 @@ class PulsarConnection:
             flow.unsent_messages_max, flow.unsent_bytes_max, broker.engine.unsent_pool
         )
         self._handed_over: Final = HandOverCount(self.unsent)
-        self._parser: Final = FrameParser(max_message_size=settings.max_message_size)
+        self._parser: Final = FrameParser(
+            max_message_size=settings.max_message_size, runs=RunReader
+        )
         self._contents: Final = ContentShare(
             self.name,
             broker.engine.contents,
@@ -121,8 +125,10 @@ class PulsarConnection:
             BaseCommand.AUTH_RESPONSE: self._unasked_auth,
             BaseCommand.TC_CLIENT_CONNECT_REQUEST: _refuse_transactions,
         }
+        self._run_handlers: Final[dict[type, RunHandler]] = {}
         for group in self._groups:
             self._handlers.update(group.handlers())
+            self._run_handlers.update(group.run_handlers())
 
     def __repr__(self) -> str:
         return f"<PulsarConnection {self.name}>"
@@ -186,9 +192,12 @@ class PulsarConnection:
             frames = self._parser.feed(data)
         except FrameError as error:
             frames, problem = error.frames, str(error)
-        for command, tail in frames:
+        for frame in frames:
             if not self.wants_close:
-                self._serve(command, tail)
+                if isinstance(frame, tuple):
+                    self._serve(*frame)
+                else:
+                    self._serve_run(frame)
         if problem:
             self.hang_up(problem)
         self._flush()
@@ -328,6 +337,16 @@ class PulsarConnection:
         except AlreadyExists as error:
             # A limit of topics, queues or subscriptions, which says which one it is.
             self.fail(_request_id(command), PulsarError(ServerError.NotAllowedError, str(error)))
+
+    def _serve_run(self, run: Run) -> None:
+        if not self.is_established:
+            self.hang_up("a command came before CONNECT")
+            return
+        self._has_gathered = True
+        try:
+            self._run_handlers[type(run)](run)
+        except CloseConnection as error:
+            self.hang_up(str(error))
 
     def _flush(self) -> None:
         if self._has_gathered:

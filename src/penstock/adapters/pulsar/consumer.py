@@ -31,7 +31,7 @@ import msgspec
 
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError, topic_fenced
 from penstock.adapters.pulsar.naming import InvalidTopicName, PulsarName, parse_name
-from penstock.adapters.pulsar.ports import ClientConnection, Handler
+from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
 from penstock.adapters.pulsar.present import present
 from penstock.adapters.pulsar.subscriptions import (
     MODE_NAMES,
@@ -47,8 +47,8 @@ from penstock.flow.demand import Permits
 from penstock.model.errors import PenstockError
 from penstock.model.ids import QueueId
 from penstock.model.record import Wire
-from penstock.wire.pulsar.frames import NO_ID, ProtocolVersion, ServerError
-from penstock.wire.pulsar.hot_commands import encode_message
+from penstock.wire.pulsar.frames import NO_ID, AckRun, ProtocolVersion, ServerError
+from penstock.wire.pulsar.hot_commands import encode_message, encode_messages
 from penstock.wire.pulsar.metadata import Unreadable, is_readable, read_metadata
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
@@ -116,6 +116,9 @@ class ConsumerCommands:
             BaseCommand.GET_LAST_MESSAGE_ID: self._last_message_id,
             BaseCommand.CONSUMER_STATS: self._statistics,
         }
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        return {AckRun: self._ack_run}
 
     def flush(self) -> None:
         acking, self._acking = self._acking, []
@@ -188,6 +191,11 @@ class ConsumerCommands:
         ack = command.ack
         consumer = self._consumers.get(ack.consumer_id)
         if consumer is not None and consumer.add_ack(ack):
+            self._acking.append(consumer)
+
+    def _ack_run(self, run: AckRun) -> None:
+        consumer = self._consumers.get(run.consumer_id)
+        if consumer is not None and consumer.add_acks(run):
             self._acking.append(consumer)
 
     def _redeliver(self, command: BaseCommand, _tail: bytes) -> None:
@@ -515,36 +523,55 @@ class Consumer:
         """Entries in a row; of most nothing is looked at but their length."""
         if not self._takes_batches:
             deliveries = self._before_a_batch(deliveries)
-        consumer_id, ledger_id, partition = self.consumer_id, self._ledger_id, self.topic.partition
-        is_plain = self._epoch is None and self._takes_batches and ledger_id
-        frames: list[bytes] = []
-        size = 0
-        for delivery in deliveries:
-            record = delivery.record
-            origin = record.origin
-            shape = record.shape
-            if (
-                is_plain
-                and not delivery.attempts
-                and shape.wire == _PULSAR
-                and shape.messages == delivery.messages
-                and shape.body_at
-            ):
-                frames.append(
-                    encode_message(
-                        consumer_id, (ledger_id, delivery.offset, partition), len(origin)
-                    )
-                )
-                frames.append(origin)
-                size += len(origin)
-            else:
-                size += self._encode_odd(delivery, frames)
+        is_plain = self._epoch is None and self._takes_batches and self._ledger_id > 0
+        frames = self._encode_plain(deliveries) if is_plain else []
+        if frames:
+            size = sum([len(each) for each in frames[1::2]])
+        else:
+            size = sum([self._encode_one(each, frames, is_plain) for each in deliveries])
         if size >= CHUNK_BYTES_MIN and consumer.inflight.bytes_max:
             self._look_for_chunks(deliveries)
         self._figures.bytes += size
         self._figures.messages += sum([each.messages for each in deliveries])
         if frames:
             self.connection.write(b"".join(frames))
+
+    def _encode_plain(self, deliveries: list[Delivery]) -> list[bytes]:
+        """Whole entries of Pulsar's, all for the first time: the usual case; empty = it is not."""
+        records = [each.record for each in deliveries]
+        attempts = [each.attempts for each in deliveries]
+        messages = [each.messages for each in deliveries]
+        if any(attempts) or messages != [each.shape.messages for each in records]:
+            return []
+        for shape in {each.shape for each in records}:
+            if shape.wire != _PULSAR or not shape.body_at:
+                return []
+        origins = [each.origin for each in records]
+        frames = [b""] * (2 * len(origins))
+        frames[::2] = encode_messages(
+            self.consumer_id,
+            (self._ledger_id, self.topic.partition),
+            [each.offset for each in deliveries],
+            [len(each) for each in origins],
+        )
+        frames[1::2] = origins
+        return frames
+
+    def _encode_one(self, delivery: Delivery, frames: list[bytes], is_plain: bool) -> int:
+        """One among others that are odd; its bytes."""
+        record, shape = delivery.record, delivery.record.shape
+        if (
+            is_plain
+            and not delivery.attempts
+            and shape.wire == _PULSAR
+            and shape.messages == delivery.messages
+            and shape.body_at
+        ):
+            origin = record.origin
+            place = (self._ledger_id, delivery.offset, self.topic.partition)
+            frames += (encode_message(self.consumer_id, place, len(origin)), origin)
+            return len(origin)
+        return self._encode_odd(delivery, frames)
 
     def _look_for_chunks(self, deliveries: list[Delivery]) -> None:
         """Who gets chunks has no limit of unacked bytes from then on.
@@ -655,6 +682,16 @@ class Consumer:
                     else:
                         acks.append(each.entryId)
         return is_first and bool(self._acks or self._odd_acks or self._ack_requests)
+
+    def add_acks(self, run: AckRun) -> bool:
+        """The same for many ACKs of the simplest kind."""
+        if self._state is not _ConsumerState.READY:
+            return False
+        if self._stored is None or run.ledger_id != self._ledger_id:
+            return False
+        is_first = not (self._acks or self._odd_acks or self._ack_requests)
+        self._acks += run.entries
+        return is_first
 
     def flush_acks(self) -> None:
         """The ACKs of one read are settled, and answered when that is durable."""

@@ -21,7 +21,7 @@ from penstock.adapters.pulsar.naming import (
     parse_name,
     topics_hash,
 )
-from penstock.adapters.pulsar.ports import ClientConnection, Handler
+from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
 from penstock.adapters.pulsar.topics import Listed
 from penstock.model.errors import AlreadyExists
 from penstock.wire.pulsar.frames import ServerError
@@ -54,6 +54,9 @@ class LookupCommands:
         }
 
     # It keeps nothing.
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        return {}
 
     def flush(self) -> None: ...
 

@@ -8,7 +8,7 @@ gives it what a group may use of a connection: ``ClientConnection``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.errors import PulsarError
@@ -22,6 +22,10 @@ from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 Handler = Callable[[BaseCommand, bytes], None]
 """Serves one command and what follows it in its frame. It answers now or later, or raises
 ``PulsarError`` (ERROR with the command's request id) or ``CloseConnection``."""
+
+RunHandler = Callable[[Any], None]
+"""Serves many commands of one type in a row: a ``frames.SendRun`` or ``AckRun``, by its type. It
+answers later or raises ``CloseConnection``."""
 
 
 class PublishOutlet(Protocol):
@@ -99,6 +103,10 @@ class CommandGroup(Protocol):
 
     def handlers(self) -> Mapping[int, Handler]:
         """By the command's type."""
+        ...
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        """By the run's type; for commands that come in runs, beside their handlers."""
         ...
 
     def flush(self) -> None:

@@ -38,7 +38,7 @@ from penstock.wire.pulsar.protocol_pb2 import Schema as WireSchema
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.namespaces import Namespaces
-    from penstock.adapters.pulsar.ports import ClientConnection, Handler
+    from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
     from penstock.adapters.pulsar.topics import PulsarTopic, PulsarTopics
     from penstock.engine.broker import Engine
     from penstock.engine.topic import Topic
@@ -305,6 +305,9 @@ class SchemaCommands:
         }
 
     # It keeps nothing.
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        return {}
 
     def flush(self) -> None: ...
 

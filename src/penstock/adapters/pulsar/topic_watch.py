@@ -28,7 +28,7 @@ from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
 if TYPE_CHECKING:
-    from penstock.adapters.pulsar.ports import ClientConnection, Handler
+    from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
     from penstock.adapters.pulsar.topics import PulsarTopics
     from penstock.engine.broker import Engine
     from penstock.model.clock import Clock
@@ -170,6 +170,9 @@ class WatchCommands:
             BaseCommand.WATCH_TOPIC_LIST: self._watch,
             BaseCommand.WATCH_TOPIC_LIST_CLOSE: self._close,
         }
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        return {}
 
     def flush(self) -> None: ...
 

@@ -11,7 +11,8 @@ Sheet: pulsar.md 1.1.
 Invariants: however the bytes are cut, the frames are the same; a frame that can never be right is
 refused from its first bytes, before room is made for it (T12); of a frame in progress no more is
 kept than the frame and one read; its tail is copied once.
-Not here: what a tail says (``metadata.py``); what a command means (``adapters/pulsar``).
+Not here: what a tail says (``metadata.py``); many frames of one kind in a row (``runs.py``); what a
+command means (``adapters/pulsar``).
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import google_crc32c
+import msgspec
 from google.protobuf.message import DecodeError
 
+from penstock.model.record import Record
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, KeyValue
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
@@ -43,6 +46,7 @@ _SMALL_CHUNK: Final = 4 * 1024
 
 _SEND: Final = int(BaseCommand.SEND)
 _ACK: Final = int(BaseCommand.ACK)
+_IN_RUNS: Final = frozenset((_SEND, _ACK))
 _SIZES: Final = Struct(">II")
 _SIZE: Final = Struct(">I")
 
@@ -103,12 +107,47 @@ Frame = tuple[BaseCommand, bytes]
 """One command, and the tail that followed it, empty but for SEND and MESSAGE."""
 
 
+class SendRun(msgspec.Struct, gc=False):
+    """SENDs of one producer, one behind the other, all of which may be stored as they are."""
+
+    producer_id: int
+    sequence_ids: list[int]
+    records: list[Record]
+
+
+class AckRun(msgspec.Struct, gc=False):
+    """Individual ACKs of one consumer, of whole entries, that want no answer."""
+
+    consumer_id: int
+    ledger_id: int
+    entries: list[int]
+
+
+Run = SendRun | AckRun
+
+
+class RunSource(Protocol):
+    """Reads frames that are like those before them, many at a time (``runs.py``)."""
+
+    def read(self, data: bytes, at: int, end: int) -> tuple[Run, int] | None:
+        """The run that begins at ``at``, and where it ends; None = there is none."""
+        ...
+
+    def read_command(self, data: bytes) -> Run | None:
+        """The run that a single command is, here without its frame; None = it is none."""
+        ...
+
+    def learn(self, command: BaseCommand, data: bytes, at: int, stop: int) -> None:
+        """A command that was in no run, and where its frame lies."""
+        ...
+
+
 class FrameError(ValueError):
     """The peer's bytes are no frame. ``frames`` are those before it in the same read."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.frames: list[Frame] = []
+        self.frames: list[Frame | Run] = []
 
 
 # The field's number is the type's value.
@@ -202,17 +241,24 @@ def _are_texts(lists: Iterable[Iterable[KeyValue]]) -> bool:
 
 
 class FrameParser:
-    """The bytes of one connection, cut into frames.
+    """The bytes of one connection, cut into frames and, where somebody reads them, runs of frames.
 
     A large tail is collected as the reads it came in and joined when it is whole. Small reads are
     put together at once: a peer that sends byte by byte must not cost an object for each.
     """
 
-    __slots__ = ("_chunks", "_command", "_failure", "_head", "_head_wanted", "_missing",
+    __slots__ = ("_chunks", "_command", "_failure", "_head", "_head_wanted", "_missing", "_runs",
                  "frame_bytes_max", "held_bytes")  # fmt: skip
 
-    def __init__(self, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    def __init__(
+        self,
+        *,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        runs: Callable[[int], RunSource] | None = None,
+    ) -> None:
+        """``runs`` is told how long a frame may be; without it there are only single frames."""
         self.frame_bytes_max = max_message_size + FRAME_HEADROOM
+        self._runs = None if runs is None else runs(self.frame_bytes_max)
         self.held_bytes = 0
         """What is kept of a frame that is not complete."""
         self._failure: FrameError | None = None
@@ -222,14 +268,14 @@ class FrameParser:
         self._chunks: list[bytes | bytearray | memoryview] = []
         self._missing = 0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[Frame | Run]:
         """The frames these bytes complete.
 
         Raises ``FrameError``, with the frames before the bad one; from then on nothing is read.
         """
         if self._failure is not None:
             raise FrameError(str(self._failure))
-        frames: list[Frame] = []
+        frames: list[Frame | Run] = []
         try:
             if self._command is not None:
                 data = self._collect(self._command, data, frames)
@@ -256,10 +302,14 @@ class FrameParser:
         self._chunks.clear()
         self.held_bytes = 0
 
-    def _cut(self, data: bytes, frames: list[Frame]) -> None:
+    def _cut(self, data: bytes, frames: list[Frame | Run]) -> None:
         at, end = 0, len(data)
-        limit = self.frame_bytes_max
+        limit, runs = self.frame_bytes_max, self._runs
         while end - at >= 8:
+            if runs is not None and (found := runs.read(data, at, end)) is not None:
+                frames.append(found[0])
+                at = found[1]
+                continue
             total, size = _SIZES.unpack_from(data, at)
             if not (4 <= size + 4 <= total <= limit):
                 self._refuse(total, size)
@@ -267,8 +317,13 @@ class FrameParser:
             if tail_at > end:
                 self._keep_head(data, at, 8 + size)
                 return
-            command = decode(data[at + 8 : tail_at])
+            raw = data[at + 8 : tail_at]
             stop = at + 4 + total
+            if runs is not None and stop == tail_at and (run := runs.read_command(raw)) is not None:
+                frames.append(run)
+                at = stop
+                continue
+            command = decode(raw)
             if stop > end:
                 self._command = command
                 self._chunks.append(memoryview(data)[tail_at:])
@@ -276,6 +331,8 @@ class FrameParser:
                 self.held_bytes = end - tail_at
                 return
             frames.append((command, data[tail_at:stop]))
+            if runs is not None and command.type in _IN_RUNS:
+                runs.learn(command, data, at, stop)
             at = stop
         if end - at >= 4:
             (total,) = _SIZE.unpack_from(data, at)
@@ -288,7 +345,7 @@ class FrameParser:
         self._head_wanted = wanted
         self.held_bytes = len(self._head)
 
-    def _collect(self, command: BaseCommand, data: bytes, frames: list[Frame]) -> bytes:
+    def _collect(self, command: BaseCommand, data: bytes, frames: list[Frame | Run]) -> bytes:
         """More of a tail; the rest of ``data`` that is behind it."""
         size = len(data)
         chunks = self._chunks

@@ -102,6 +102,12 @@ def make_record(tail: bytes, now_ms: int) -> Record:
         metadata = parse_metadata(tail[at:end])
     except Unreadable:
         return Record(tail, _UNREADABLE, now_ms)
+    return record_of(tail, metadata, (at, end), now_ms)
+
+
+def record_of(tail: bytes, metadata: MessageMetadata, span: tuple[int, int], now_ms: int) -> Record:
+    """The same for who has read the metadata; ``span`` says where they lie."""
+    at, end = span
     born_ms = metadata.event_time or metadata.publish_time
     flags = _COMPRESSED if metadata.compression else 0
     body_at, body_len = end, len(tail) - end

@@ -512,3 +512,98 @@ def test_close_of_a_held_producer_waits_for_it(bench, producing):
     calm(bench)
 
     assert kinds(producing) == ["SEND_RECEIPT", "SUCCESS"]
+
+
+# ---- many at a time -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_runs(producing, monkeypatch):
+    """``producing``, after a SEND by which those that follow are known, and the runs of it."""
+    runs = []
+    add_run = room.Producer.add_run
+
+    def note(producer, run):
+        runs.append(run.sequence_ids)
+        return add_run(producer, run)
+
+    monkeypatch.setattr(room.Producer, "add_run", note)
+    producing.raw(frame(1, 0, message_tail(0, b"first")))
+    assert len(receipts(producing)) == 1
+    return producing, runs
+
+
+def many(numbers, **tails):
+    """SENDs in a row; the tail of some is given as ``n7``."""
+    return b"".join(
+        [frame(1, each, tails.get(f"n{each}", message_tail(each, b"body"))) for each in numbers]
+    )
+
+
+def test_sends_in_a_row_are_stored_and_answered_like_single_ones(bench, in_runs):
+    client, runs = in_runs
+    client.raw(many(range(1, 300)))
+
+    assert [each[0] for each in receipts(client)] == list(range(1, 300))
+    assert sum(map(len, runs)) >= 296
+    stored = bench.records(topic_of(bench))[1:]
+    assert [each.origin for each in stored] == [
+        message_tail(each, b"body") for each in range(1, 300)
+    ]
+
+
+def test_a_bad_checksum_among_many_costs_the_message_only(bench, in_runs):
+    client, runs = in_runs
+    bad = message_tail(5, b"body")[:-1] + b"?"
+    client.raw(many(range(1, 10), n5=bad))
+
+    answers = client.commands()
+    assert [each.type for each in answers] == [
+        *[BaseCommand.SEND_RECEIPT] * 4, BaseCommand.SEND_ERROR, *[BaseCommand.SEND_RECEIPT] * 4,
+    ]  # fmt: skip
+    assert answers[4].send_error.sequence_id == 5
+    assert runs == [[1, 2, 3, 4], [6, 7, 8, 9]]
+
+
+def test_a_large_message_among_many_is_refused_by_itself(bench, in_runs):
+    client, runs = in_runs
+    policies(bench, max_message_size=200)
+    client.raw(many(range(1, 6), n3=message_tail(3, b"x" * 300)))
+
+    answers = client.commands()
+    assert [each.type for each in answers] == [
+        *[BaseCommand.SEND_RECEIPT] * 2, BaseCommand.SEND_ERROR, *[BaseCommand.SEND_RECEIPT] * 2,
+    ]  # fmt: skip
+    assert answers[2].send_error.error == ServerError.NotAllowedError
+    assert runs == [[1, 2, 3, 4, 5]]
+
+
+def test_duplicates_among_many_are_told_apart(bench, in_runs):
+    client, runs = in_runs
+    policies(bench, deduplication=True)
+    client.raw(many([1, 2, 3]))
+    receipts(client)
+    client.raw(many([2, 3, 4, 1, 5]))
+
+    found = receipts(client)
+    assert [each[0] for each in found] == [2, 3, 4, 1, 5]
+    assert [each[2] == NO_ID for each in found] == [True, True, False, True, False]
+    assert runs == [[1, 2, 3], [2, 3, 4, 1, 5]]
+
+
+def test_many_to_a_producer_that_is_gone_close_the_connection(in_runs):
+    client, runs = in_runs
+    client.call("CLOSE_PRODUCER", producer_id=1, request_id=9)
+    client.raw(many(range(1, 5)))
+    assert client.is_closed
+    assert runs == []
+
+
+def test_many_to_a_producer_that_we_closed_are_dropped(bench, in_runs):
+    client, runs = in_runs
+    bench.broker.topics.unload(next(iter(bench.broker.topics._used)))
+    assert kinds(client) == ["CLOSE_PRODUCER"]
+    client.raw(many(range(1, 5)))
+    assert kinds(client) == []
+    assert not client.is_closed
+    assert runs == []

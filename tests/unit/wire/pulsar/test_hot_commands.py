@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire.pulsar.frames import NO_ID, FrameParser, encode
-from penstock.wire.pulsar.hot_commands import encode_message, encode_receipt, varint
+from penstock.wire.pulsar.hot_commands import (
+    encode_message,
+    encode_messages,
+    encode_receipt,
+    encode_receipts,
+    varint,
+)
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandMessage,
@@ -64,3 +70,41 @@ def test_a_receipt_is_what_protobuf_makes_of_it(producer_id, sequence_id, ledger
     )
     command = BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt)
     assert encode_receipt(producer_id, sequence_id, ledger, entry, highest) == encode(command)
+
+
+rising = st.lists(st.integers(0, 300), min_size=1, max_size=300).map(
+    lambda steps: [sum(steps[: at + 1]) for at in range(len(steps))]
+)
+rows = st.one_of(
+    st.integers(1, 400).map(lambda count: list(range(100, 100 + count))),
+    rising,
+    st.lists(ids, min_size=1, max_size=20),
+)
+
+
+@given(ids, ids, rows, st.data())
+def test_receipts_in_a_row_are_those_of_one_by_one(producer_id, ledger, numbers, data):
+    start = data.draw(ids)
+    entries = data.draw(
+        st.one_of(
+            st.just([(start + each) & NO_ID for each in range(len(numbers))]),
+            st.just(numbers),
+            st.lists(ids, min_size=len(numbers), max_size=len(numbers)),
+        )
+    )
+    found = b"".join(encode_receipts(producer_id, ledger, numbers, entries))
+    assert found == b"".join(
+        [
+            encode_receipt(producer_id, number, ledger, entry)
+            for number, entry in zip(numbers, entries, strict=True)
+        ]
+    )
+
+
+@given(ids, ids, partitions, rows, st.randoms(use_true_random=False))
+def test_messages_in_a_row_are_those_of_one_by_one(consumer_id, ledger, partition, entries, chance):
+    sizes = [chance.choice((0, 5, 128, 70_000)) for _ in entries]
+    assert encode_messages(consumer_id, (ledger, partition), entries, sizes) == [
+        encode_message(consumer_id, (ledger, entry, partition), size)
+        for entry, size in zip(entries, sizes, strict=True)
+    ]
