@@ -22,7 +22,7 @@ import pika
 import pytest
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Ticket
+from penstock.bulk.tickets import Ticket
 from penstock.cli.remoting import RemotingClient
 from penstock.testing.running import eventually, running_broker
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

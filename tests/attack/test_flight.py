@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from pyarrow import flight
 
-from penstock.bulk.client import FLIGHT_OPTIONS
-from penstock.bulk.link import Ticket
+from penstock.bulk.rows import FLIGHT_OPTIONS
+from penstock.bulk.tickets import Ticket
 from penstock.cli.remoting import RemotingClient
 from penstock.model.queries import LeaseRequest
 

@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError
+from penstock.bulk.tickets import BulkError
 from penstock.cli.remoting import RemotingClient
 from penstock.model.queries import LeaseRequest
 from penstock.wire.rocketmq.bodies import encode_body

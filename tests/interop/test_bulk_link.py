@@ -16,6 +16,7 @@ import pytest
 from penstock.bulk import link
 from penstock.cli.remoting import RemotingClient
 from penstock.model import queries
+from penstock.model.spark_batch import NO_TOPIC
 from penstock.testing.running import BrokerProcess, eventually
 
 SECONDS_MAX = 10
@@ -123,7 +124,7 @@ def test_topics_are_resolved_with_durable_ends(bulk):
 
 def test_an_unknown_topic_is_an_error_of_its_kind(bulk):
     problem = bulk.ask(queries.ResolveRequest(topics=["order"]), "resolve")
-    assert problem.kind == queries.NO_TOPIC
+    assert problem.kind == NO_TOPIC
     assert "'orders'" in problem.text
 
 

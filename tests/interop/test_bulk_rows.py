@@ -8,8 +8,8 @@ import pika
 import pytest
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import BulkError, RowFilter, Ticket
 from penstock.cli.remoting import RemotingClient
 from penstock.model.queries import PollRequest
 from penstock.testing.running import BrokerProcess

@@ -10,9 +10,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import Summary
-from penstock.model.queries import BatchProgress, PollRequest, PollResponse
-from penstock.spark.upstream import Position, ReadRange, SourceQueue, SourceQueues, local_poll
+from penstock.bulk.tickets import Summary
+from penstock.model.queries import PollRequest, PollResponse
+from penstock.model.spark_batch import BatchProgress
+from penstock.spark.tasks import ReadRange
+from penstock.spark.upstream import Position, SourceQueue, SourceQueues, local_poll
 
 
 class FakeUpstream:

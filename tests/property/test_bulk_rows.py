@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.bulk_data import BulkData
-from penstock.bulk.link import COLUMNS, SQL92, TAG, RowFilter, Ticket
 from penstock.bulk.maps import amqp_properties
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import COLUMNS, SQL92, TAG, RowFilter, Ticket
 from penstock.engine.filter.filters import tag_filter
 from penstock.engine.filter.sql92 import compile_selector
 from penstock.log.format import record_length

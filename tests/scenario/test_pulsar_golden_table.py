@@ -14,7 +14,7 @@ import pytest
 from kit.pulsar_payload import COMPRESSIONS, PulsarMessage, batch_tail, single_tail
 from kit.pulsar_peer import PulsarPeer
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Ticket
+from penstock.bulk.tickets import Ticket
 from penstock.client import LitePullConsumer, ReceivedMessage
 from penstock.testing.running import BrokerProcess, running_broker
 

@@ -25,14 +25,15 @@ import msgspec
 from penstock.bulk.link import (
     IN_FLIGHT_MAX,
     LENGTH_BYTES,
-    BulkError,
     Reply,
     decode_reply,
     decode_response,
     encode_request,
     frame_length,
 )
-from penstock.model.queries import BAD_REQUEST, UNREACHABLE, AnyRequest, AnyResponse, PollRequest
+from penstock.bulk.tickets import BulkError
+from penstock.model.queries import AnyRequest, AnyResponse, PollRequest
+from penstock.model.spark_batch import BAD_REQUEST, UNREACHABLE
 
 SHORT_ONLY: Final = 4
 """Slots that polls leave to questions that are answered at once."""

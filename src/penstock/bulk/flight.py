@@ -35,12 +35,11 @@ from penstock.bulk.broker import BrokerClient
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import ROWS_PER_BATCH, BulkError, Problem, RowFilter, Ticket, decode_ticket
-from penstock.bulk.reading import BatchStream, read_ticket
+from penstock.bulk.link import Problem
+from penstock.bulk.reading import BatchStream, decode_ticket, read_ticket
+from penstock.bulk.tickets import ROWS_PER_BATCH, BulkError, RowFilter, Ticket, to_json
 from penstock.model.queries import (
     ACTIONS,
-    BAD_REQUEST,
-    UNREACHABLE,
     AnyRequest,
     LeaseRequest,
     LocateRequest,
@@ -50,6 +49,7 @@ from penstock.model.queries import (
     ResolveResponse,
     TopicRange,
 )
+from penstock.model.spark_batch import BAD_REQUEST, UNREACHABLE
 
 STREAMS_MAX: Final = 32
 """Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""
@@ -149,7 +149,7 @@ class BulkServer(flight.FlightServerBase):
                     return
                 batch, so_far = step
                 place.given_at_s = time.monotonic()
-                yield batch, msgspec.json.encode(so_far)
+                yield batch, to_json(so_far)
                 place.given_at_s = None
         except BulkError as problem:
             raise _flight_error(problem) from None

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.bulk.link import COLUMNS
+from penstock.bulk.tickets import COLUMNS
 from penstock.log.format import HEADER_BYTES, HEADER_FIELDS
 from penstock.log.index import ENTRY_BYTES
 

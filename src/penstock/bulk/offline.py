@@ -26,8 +26,8 @@ from google_crc32c import value as crc32c
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import Column, entries_in
-from penstock.bulk.link import BulkError, Summary, Ticket
 from penstock.bulk.reading import read_ticket
+from penstock.bulk.tickets import BulkError, Summary, Ticket
 from penstock.engine.registry import TOPIC_KIND, TopicRow
 from penstock.log.catalog import (
     CATALOG_NAME,
@@ -59,9 +59,6 @@ from penstock.log.storage import LOCK_NAME, DiskStorage
 from penstock.model.errors import FormatTooNew, PenstockError
 from penstock.model.names import HIDDEN_PREFIXES, TopicName
 from penstock.model.queries import (
-    BAD_REQUEST,
-    NO_TOPIC,
-    UNREACHABLE,
     IndexFile,
     LocateResponse,
     OffsetMap,
@@ -70,6 +67,7 @@ from penstock.model.queries import (
     TopicRange,
 )
 from penstock.model.record import RecordFlag, RecordKind
+from penstock.model.spark_batch import BAD_REQUEST, NO_TOPIC, UNREACHABLE
 
 
 class OfflineBulk:

@@ -11,24 +11,34 @@ Not here: sending batches (``flight.py``), who knows where entries are (a ``RowS
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from penstock.bulk.columns import Origin, Rows
 from penstock.bulk.gather import DamagedRecord, IndexFileGone, SegmentMaps, gather, index_entries
 from penstock.bulk.layout import Column, arrow_schema
-from penstock.bulk.link import COLUMNS, TAG, BulkError, RowFilter, Summary, Ticket
+from penstock.bulk.tickets import (
+    COLUMNS,
+    TAG,
+    WIRE_NAMES,
+    BulkError,
+    RowFilter,
+    Summary,
+    Ticket,
+)
 from penstock.engine.filter.filters import parse_tags
 from penstock.engine.filter.sql92 import Selector, compile_selector
 from penstock.log.format import INDEX_TRANSIENT
 from penstock.model.errors import SelectorInvalid
-from penstock.model.queries import BAD_REQUEST, DATA_LOSS, EPOCH, LocateResponse
+from penstock.model.queries import LocateResponse
 from penstock.model.record import tag_hash
+from penstock.model.spark_batch import BAD_REQUEST, DATA_LOSS, EPOCH
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Record bytes of one batch: larger ones gain nothing, and gRPC buffers what it is given."""
@@ -287,3 +297,19 @@ class CompiledFilter:
             # Two tags may share a hash, so the text decides.
             is_wanted = pc.is_in(rows.tags(), self._tags)
             rows.take(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
+
+
+_TICKET_FIELDS: Final = {WIRE_NAMES.get(each.name, each.name): each.name for each in fields(Ticket)}
+
+
+def decode_ticket(data: bytes) -> Ticket:
+    """The ticket in a Flight ticket; raises ``BulkError`` that says what is wrong with it."""
+    try:
+        given = msgspec.json.decode(data, type=dict[str, Any])
+        unknown = sorted(given.keys() - _TICKET_FIELDS.keys())
+        if unknown:
+            raise ValueError(f"it has {', '.join(map(repr, unknown))}")
+        named = {_TICKET_FIELDS[name]: value for name, value in given.items()}
+        return msgspec.convert(named, Ticket)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise BulkError(BAD_REQUEST, f"this is no ticket: {problem}") from None

@@ -27,35 +27,10 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from penstock.model.spark_batch import BatchProgress, StagedRows
+
 LOCATED_ENTRIES_MAX: Final = 65536
 """Entries that are not on file yet in one ``LocateResponse``: 3 MiB."""
-
-NO_TOPIC: Final = "no-topic"
-DATA_LOSS: Final = "data-loss"
-EPOCH: Final = "epoch"
-UNREACHABLE: Final = "unreachable"
-BAD_REQUEST: Final = "bad-request"
-HELD: Final = "held"
-"""A write waited as long as it may, for room or for a topic above its limit; nothing is stored."""
-TOO_LARGE: Final = "too-large"
-"""A row above the message limit, or a batch above what may be staged."""
-NO_STAGE: Final = "no-stage"
-"""A commit names rows that are not staged (any more): the batch must be written again."""
-REWOUND: Final = "rewound"
-"""The batch is older than what its sink has, or of another checkpoint: taking it would lose or
-double rows, so somebody must decide."""
-KINDS: Final = (
-    NO_TOPIC,
-    DATA_LOSS,
-    EPOCH,
-    UNREACHABLE,
-    BAD_REQUEST,
-    HELD,
-    TOO_LARGE,
-    NO_STAGE,
-    REWOUND,
-)
-"""What the ``kind`` of a refusal can be; only "unreachable" may pass by asking again."""
 
 Q = TypeVar("Q", int, str)
 """How a queue is named: its number at the broker, a text in Spark."""
@@ -270,70 +245,6 @@ class LocateResponse(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"
 # itself. A put that no commit names is never seen by anybody.
 
 
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
-GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
-
-STAGE_COLUMNS: Final = (
-    "topic",
-    "key",
-    "tag",
-    "properties",
-    "body",
-    "message_id",
-    "expire",
-    "delay_ms",
-    "deliver_at",
-)
-"""What a row may have: text, but for ``properties`` (a map of text, or RocketMQ's own bytes of
-it), ``body`` (binary or text, the only one that is needed) and the times: ``expire`` and
-``deliver_at`` are timestamps or milliseconds since 1970, ``delay_ms`` counts from the put."""
-
-
-class StageCommand(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The command of a ``do_put``, as JSON: whose rows they are, and where they go."""
-
-    sink: str
-    query: str
-    batch: int
-    stage: str
-    """A text nobody else uses (a uuid): a batch that is tried again has the same task numbers."""
-    partition: int = 0
-    topic: str = ""
-    """For rows without a topic of their own."""
-    guarantee: str = EXACTLY_ONCE
-    """"at-least-once": visible when the put ends; no commit comes, and one must not."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.partition}.{self.stage}"
-
-
-class StageEnd(msgspec.Struct, kw_only=True):
-    """The last word of a put, as metadata without a batch: these were all of its rows."""
-
-    rows: int
-
-
-class StageReceipt(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What a put has made durable; comes back when it ends."""
-
-    name: str
-    rows: int
-    bytes: int = 0
-    crc: int = 0
-    """crc32c of what was written."""
-    is_committed: bool = False
-    """True when the rows are visible already: at least once."""
-
-
-class StagedRows(msgspec.Struct, kw_only=True, frozen=True):
-    """A put that counts, as its receipt says."""
-
-    name: str
-    rows: int
-
-
 class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     """These puts, and no others of the batch, become visible together. May be asked again."""
 
@@ -436,56 +347,3 @@ RESPONSES: Final[dict[str, type[AnyResponse]]] = {
 }
 ACTIONS: Final = tuple(name for name in RESPONSES if name != "locate")
 """What a Flight client may ask for."""
-
-
-class BatchProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """How a query did its last batch; times that are not known are 0."""
-
-    rows: int = 0
-    bytes: int = 0
-    batch_ms: float = 0
-    """From the end of the batch before to the end of this one."""
-    work_ms: float = 0
-    """All of the batch's tasks, reading and writing included; only Spark itself can tell."""
-    read_ms: float = 0
-    transform_ms: float = 0
-    sink_ms: float = 0
-    batch_id: int = -1
-    query_id: str = ""
-    """Spark's."""
-    query_name: str = ""
-    checkpoint: str = ""
-    """As in the query's polls."""
-
-    def over(self, before: BatchProgress) -> BatchProgress:
-        """This word, with what earlier ones said and this one does not know.
-
-        A batch is told of by its tasks (read and transform), the listener (the whole, and sink) and
-        the next poll (rows and the whole), in any order. Rows of a task are not the batch's.
-        """
-        is_whole = self.batch_ms > 0
-        return BatchProgress(
-            rows=self.rows if is_whole else before.rows,
-            bytes=(self.bytes if is_whole else 0) or before.bytes,
-            batch_ms=self.batch_ms or before.batch_ms,
-            work_ms=self.work_ms or before.work_ms,
-            read_ms=self.read_ms or before.read_ms,
-            transform_ms=self.transform_ms or before.transform_ms,
-            sink_ms=self.sink_ms or before.sink_ms,
-            batch_id=self.batch_id if self.batch_id >= 0 else before.batch_id,
-            query_id=self.query_id or before.query_id,
-            query_name=self.query_name or before.query_name,
-            checkpoint=self.checkpoint or before.checkpoint,
-        )
-
-    @property
-    def slow_part(self) -> str:
-        """read, transform or sink, whichever took longest; empty when that is not known.
-
-        A task that read all its rows at once does not see what they cost behind it; Spark's own
-        figure for the tasks does.
-        """
-        behind_ms = max(self.transform_ms, self.work_ms - self.read_ms)
-        parts = {"read": self.read_ms, "transform": behind_ms, "sink": self.sink_ms}
-        name = max(parts, key=lambda each: parts[each])
-        return name if parts[name] > 0 else ""

@@ -18,6 +18,7 @@ Not here: positions, which the source reports itself (``query.py``).
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import queue
@@ -36,7 +37,7 @@ from pyspark.sql.streaming.listener import (
 
 from penstock.bulk.client import BulkClient
 from penstock.model.errors import PenstockError
-from penstock.model.queries import BatchProgress
+from penstock.model.spark_batch import BatchProgress
 from penstock.spark.options import ROCKETMQ
 
 WAITING_MAX: Final = 256
@@ -78,7 +79,7 @@ class PenstockListener(StreamingQueryListener):
         report = batch_progress(progress)
         state = "running" if progress.numInputRows else "idle"
         for endpoint, subscription, checkpoint in brokers:
-            told = msgspec.structs.replace(report, checkpoint=checkpoint)
+            told = dataclasses.replace(report, checkpoint=checkpoint)
             self._send(QueryReport(endpoint, subscription, told, state))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:

@@ -1,23 +1,25 @@
 """The options of ``format("penstock")``: names as in Kafka's connector where it has them.
 
-``read_options`` turns the texts that Spark hands over into one frozen ``SourceOptions``, or raises
-``BadOption`` that names the option, what is wrong with it, and for an unknown one the nearest.
+``read_options`` turns the texts that Spark hands over into one frozen ``SourceOptions``, and
+``read_sink_options`` into ``SinkOptions``; or they raise ``BadOption`` that names the option, what
+is wrong with it, and for an unknown one the nearest.
 
 Invariant: pure and cheap; Spark makes a source several times for one query, in several processes.
 Not here: what offsets mean (``upstream.py``, ``query.py``).
 """
 
+import dataclasses
 import difflib
 import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-
-from penstock.bulk.link import SQL92, TAG, RowFilter
+from penstock.bulk.tickets import SQL92, TAG, RowFilter
 from penstock.model.errors import PenstockError
+from penstock.model.spark_batch import EXACTLY_ONCE, GUARANTEES
 
 # ---- quantities ---------------------------------------------------------------------------------
 # Durations, sizes, numbers and times as people write them in options: "5s", "64m", "200 ms".
@@ -123,7 +125,8 @@ class BadOption(PenstockError):
     """An option that cannot be used as it is."""
 
 
-class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions:
     """Everything a reader needs to know; the same in every process of a query."""
 
     endpoint: str = ENDPOINT
@@ -209,7 +212,9 @@ def _endpoint(text: str) -> str:
     return given
 
 
-OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+OptionTable = dict[str, tuple[str, Callable[[str], Any]]]
+
+OPTIONS: Final[OptionTable] = {
     "endpoint": ("endpoint", _endpoint),
     "path": ("path", str),
     "topics": ("topics", _names),
@@ -238,25 +243,33 @@ OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "leaseTtl": ("lease_ttl_s", seconds),
 }
 """Every option by the name users write: the field of ``SourceOptions`` and how its text is read."""
-_BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a query; raises ``BadOption``."""
+    fields, named = _read(given, OPTIONS)
+    options = SourceOptions(**fields)
+    _check(options, named)
+    name = options.subscription or _made_up_name(options)
+    return dataclasses.replace(options, subscription=name, is_named=bool(options.subscription))
+
+
+def _read(given: Mapping[str, str], known: OptionTable) -> tuple[dict[str, Any], set[str]]:
+    """Fields and their values, and the options that were given, by their right names."""
+    by_lower = {name.lower(): name for name in known}
     fields: dict[str, Any] = {}
+    named = set()
     for key, text in given.items():
-        name = _BY_LOWER.get(key.lower())
+        name = by_lower.get(key.lower())
         if name is None:
-            raise BadOption(_unknown(key))
-        field, read = OPTIONS[name]
+            raise BadOption(_unknown(key, known))
+        field, read = known[name]
+        named.add(name)
         try:
             fields[field] = read(str(text))
         except ValueError as problem:
             raise BadOption(f"option {name}: {problem}") from None
-    options = SourceOptions(**fields)
-    _check(options, {_BY_LOWER[key.lower()] for key in given})
-    name = options.subscription or _made_up_name(options)
-    return msgspec.structs.replace(options, subscription=name, is_named=bool(options.subscription))
+    return fields, named
 
 
 def _check(options: SourceOptions, given: set[str]) -> None:
@@ -284,17 +297,97 @@ def _check(options: SourceOptions, given: set[str]) -> None:
         raise BadOption(wrong)
 
 
-def _unknown(key: str) -> str:
+def _unknown(key: str, known: OptionTable) -> str:
     nearest = FROM_KAFKA.get(key.lower())
-    if nearest is None:
-        close = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1, cutoff=0.5)
-        nearest = _BY_LOWER[close[0]] if close else None
-    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(OPTIONS)}"
+    if nearest not in known:
+        by_lower = {name.lower(): name for name in known}
+        close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.5)
+        nearest = by_lower[close[0]] if close else None
+    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(known)}"
     return f"there is no option {key!r}; {hint}"
 
 
 def _made_up_name(options: SourceOptions) -> str:
     """The same for the same question: the checkpoint's path is not known here."""
-    what = msgspec.json.encode([options.location, options.topics, options.pattern, options.filter])
+    wanted = options.filter and dataclasses.asdict(options.filter)
+    asked = [options.location, options.topics, options.pattern, wanted]
+    what = json.dumps(asked, separators=(",", ":"), ensure_ascii=False).encode()
     topics = options.topics[0] if len(options.topics) == 1 else "topics"
     return f"{topics}-{hashlib.sha256(what).hexdigest()[:8]}"
+
+
+# ---- the sink -----------------------------------------------------------------------------------
+
+
+COMMIT_S: Final = 600.0
+"""How long a commit waits for topics above their limit before the query fails."""
+TOPICS: Final = "topics"
+"""The sink's name where each row names its topic."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """Where rows go, and how surely."""
+
+    endpoint: str = ENDPOINT
+    topic: str = ""
+    """For rows without a topic of their own."""
+    sink: str = ""
+    """Tells the sinks of one query apart; by default the target."""
+    guarantee: str = EXACTLY_ONCE
+    transactional_id: str = ""
+    batch: int = -1
+    retry_s: float = RETRY_S
+    commit_s: float = COMMIT_S
+
+    @property
+    def name(self) -> str:
+        return self.sink or self.topic or TOPICS
+
+
+def _topic(text: str) -> str:
+    found = _names(text)
+    if len(found) > 1:
+        raise ValueError(f"{text!r} is more than one topic; give each row its topic in a column")
+    return found[0]
+
+
+def _guarantee(text: str) -> str:
+    if text.strip().lower() not in GUARANTEES:
+        raise ValueError(f"{text!r} is none of {', '.join(GUARANTEES)}")
+    return text.strip().lower()
+
+
+def _batch_number(text: str) -> int:
+    if not text.strip().isdigit():
+        raise ValueError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+SINK_OPTIONS: Final[OptionTable] = {
+    "endpoint": ("endpoint", _endpoint),
+    "topic": ("topic", _topic),
+    "sink": ("sink", str.strip),
+    "guarantee": ("guarantee", _guarantee),
+    "transactionalId": ("transactional_id", str.strip),
+    "batch": ("batch", _batch_number),
+    "retryTimeout": ("retry_s", seconds),
+    "commitTimeout": ("commit_s", seconds),
+}
+SPARKS_OWN: Final = frozenset(("checkpointlocation", "path"))
+"""What Spark hands a sink beside its own options."""
+
+
+def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options of a write; raises ``BadOption``."""
+    ours = {key: text for key, text in given.items() if key.lower() not in SPARKS_OWN}
+    fields, _ = _read(ours, SINK_OPTIONS)
+    options = SinkOptions(**fields)
+    if options.endpoint.startswith(ROCKETMQ):
+        raise BadOption("endpoint: rows are written to a Penstock; give its Flight port, host:8815")
+    if bool(options.transactional_id) != (options.batch >= 0):
+        raise BadOption(
+            "transactionalId and batch belong together: the id of what is written, and the number"
+            " of this write of it, which rises"
+        )
+    return options

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Summary, Ticket
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import Summary
 from penstock.model.queries import (
-    BatchProgress,
     LeaseRequest,
     OffsetMap,
     PollRequest,
     PollResponse,
     ResolveResponse,
 )
+from penstock.model.spark_batch import BatchProgress
 from penstock.spark.options import SourceOptions
+from penstock.spark.tasks import ReadRange, ticket
 from penstock.spark.upstream import (
     OffsetsByQueue,
     Position,
-    ReadRange,
     SourceQueue,
     SourceQueues,
     local_poll,
@@ -122,27 +122,6 @@ def _queues(resolved: ResolveResponse) -> SourceQueues:
             for topic in resolved.topics
             for each in topic.queues
         ],
-    )
-
-
-def ticket(wanted: ReadRange, options: SourceOptions) -> Ticket:
-    """The bulk lane's ticket for a range.
-
-    Those who accept loss accept offsets of another epoch, too.
-    """
-    is_strict = options.fails_on_data_loss
-    return Ticket(
-        topic=wanted.topic,
-        queue=int(wanted.queue),
-        start=wanted.start,
-        end=wanted.end,
-        epoch=wanted.epoch if is_strict else 0,
-        incarnation=wanted.incarnation if is_strict else 0,
-        columns=list(wanted.columns),
-        filter=options.filter,
-        fail_on_data_loss=is_strict,
-        rows_per_batch=options.rows_per_batch,
-        check=options.checks_records,
     )
 
 

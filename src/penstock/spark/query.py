@@ -21,9 +21,11 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.bulk.link import BulkError
-from penstock.model.queries import DATA_LOSS, EPOCH, BatchProgress, PollRequest, PollResponse
+from penstock.bulk.tickets import BulkError
+from penstock.model.queries import PollRequest, PollResponse
+from penstock.model.spark_batch import DATA_LOSS, EPOCH, BatchProgress
 from penstock.spark.options import SourceOptions
+from penstock.spark.tasks import ADVICE
 from penstock.spark.upstream import (
     EARLIEST,
     LATEST,
@@ -481,9 +483,6 @@ def _not_below(offsets: OffsetsByQueue, earliest: OffsetsByQueue) -> OffsetsByQu
 
 _log = logging.getLogger(__name__)
 
-ADVICE: Final = (
-    "; set failOnDataLoss=false to go on with what there is, or begin with a new checkpoint"
-)
 
 LOSSES_NAMED_MAX: Final = 5
 """Queues that one error names."""

@@ -8,20 +8,20 @@ Spark ends the query's process by SIGTERM and does not call ``stop``: a handler 
 exit, on whose way ``stop`` is called. That is a courtesy to the broker's view; the lease does not
 depend on it.
 
-Not here: positions and limits (``query.py``), where rows come from (``upstream.py``).
+Not here: positions and limits (``query.py``), where rows come from (``upstream.py``), what runs on
+executors (``tasks.py``).
 """
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -32,13 +32,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.bulk.link import BulkError, Summary
 from penstock.model.errors import PenstockError
-from penstock.model.queries import DATA_LOSS, BatchProgress
+from penstock.model.spark_batch import BatchProgress
 from penstock.spark.options import SourceOptions
-from penstock.spark.query import ADVICE, BatchPlanner, ending, starting
+from penstock.spark.query import BatchPlanner, ending, starting
 from penstock.spark.schema import columns_of
-from penstock.spark.upstream import Position, ReadRange, Upstream, position, queue_order
+from penstock.spark.tasks import RangePartition, ReadRange, TaskReader, rows
+from penstock.spark.upstream import Position, Upstream, position, queue_order
 
 ROWS_UNLIMITED: Final = 2**62
 """Any limit but "all" tells Spark that batches are limited; which numbers, is our business."""
@@ -56,8 +56,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lease_keeper: LeaseKeeper | None = None
         self._is_stopped = False
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planner": None, "_lease_keeper": None}
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _for_executors(self)
 
     # On the driver's side
 
@@ -99,7 +99,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_stopped = True
         if self._lease_keeper is not None:
             self._lease_keeper.stop()
-        upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=STOP_REPORT_S))
+        upstream = new_upstream(dataclasses.replace(self.options, retry_s=STOP_REPORT_S))
         with contextlib.suppress(PenstockError):
             progress = BatchProgress(checkpoint=self._planner.checkpoint)
             upstream.report(progress, state="stopped")
@@ -118,6 +118,15 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = BatchPlanner(self.options, open_upstream(self.options))
             exit_on_sigterm()
         return self._planner
+
+
+def _for_executors(
+    reader: "PenstockReader | PenstockStreamReader",
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What is pickled goes to executors, and there only rows are read."""
+    options = reader.options
+    is_light = not (options.is_rocketmq or options.path)
+    return (TaskReader if is_light else type(reader)), (options, reader.schema)
 
 
 def exit_on_sigterm() -> None:
@@ -145,6 +154,9 @@ class PenstockReader(DataSourceReader):
         self.schema = schema
         self.columns = columns_of(schema)
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _for_executors(self)
+
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read, as things are now."""
         upstream = open_upstream(self.options)
@@ -169,17 +181,6 @@ class PenstockReader(DataSourceReader):
 #
 # Invariant: the same start and end always give the same ranges, and they cover it exactly: a batch
 # that is done again after a crash reads the same rows.
-
-
-class RangePartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, wanted: ReadRange) -> None:
-        self.wanted = wanted
-
-    def __repr__(self) -> str:
-        each = self.wanted
-        return f"RangePartition({each.topic}/{each.queue} [{each.start}, {each.end}))"
 
 
 def partitions(
@@ -223,127 +224,9 @@ def _cut_one(whole: ReadRange, pieces: int) -> list[ReadRange]:
     rows = whole.end - whole.start
     edges = [whole.start + rows * number // pieces for number in range(pieces + 1)]
     return [
-        msgspec.structs.replace(whole, start=edges[number], end=edges[number + 1])
+        dataclasses.replace(whole, start=edges[number], end=edges[number + 1])
         for number in range(pieces)
     ]
-
-
-# ---- reading ------------------------------------------------------------------------------------
-# Reading one range on an executor, and looking whether it was all there.
-#
-# ``rows`` gives Arrow batches of exactly the schema Spark wants. When a range is done it must add
-# up: messages looked at, lost and dropped are as many as the range is long, and offsets, where they
-# are read, rise and stay inside. With ``failOnDataLoss`` a lost message is an error, else it is
-# counted and told to the broker.
-#
-# It also takes the time: what the rows cost to get (read) and how long Spark took until it wanted
-# more (the transformation, and a sink that is written while reading).
-
-
-_log = logging.getLogger(__name__)
-
-
-def rows(
-    upstream: Upstream, wanted: ReadRange, options: SourceOptions, schema: Any
-) -> Iterator[Any]:
-    """The Arrow batches of a range, in ``schema`` (Arrow's)."""
-    check = OffsetCheck(wanted)
-    batches = upstream.read(wanted)
-    read_s = waited_s = 0.0
-    while True:
-        before = time.monotonic()
-        batch = next(batches, None)
-        read_s += time.monotonic() - before
-        if batch is None:
-            break
-        check.batch(batch)
-        before = time.monotonic()
-        yield _fitted(batch, schema)
-        waited_s += time.monotonic() - before
-    summary = upstream.summary()
-    check_complete(wanted, summary, check.rows, is_strict=options.fails_on_data_loss)
-    if summary.lost:
-        _log.warning("%d messages of %s are lost, going on", summary.lost, _name(wanted))
-    _tell(upstream, summary, read_s, waited_s, wanted=wanted)
-
-
-class OffsetCheck:
-    """Looks at the offsets that pass."""
-
-    def __init__(self, wanted: ReadRange) -> None:
-        self._wanted = wanted
-        self._next = wanted.start
-        self.rows = 0
-
-    def batch(self, batch: Any) -> None:
-        """Offsets rise and stay inside the range; looks at the first and the last of a batch."""
-        self.rows += batch.num_rows
-        if "offset" not in self._wanted.columns or not batch.num_rows:
-            return
-        offsets = batch.column("offset")
-        first, last = offsets[0].as_py(), offsets[batch.num_rows - 1].as_py()
-        is_rising = self._next <= first and first + batch.num_rows - 1 <= last
-        if not is_rising or last >= self._wanted.end:
-            raise BulkError(
-                DATA_LOSS,
-                f"{_name(self._wanted)}: rows {first} to {last} ({batch.num_rows}) came where"
-                f" {self._next} was next; the answer is not to be trusted",
-            )
-        self._next = last + 1
-
-
-def check_complete(wanted: ReadRange, summary: Summary, given: int, *, is_strict: bool) -> None:
-    """Raise unless the range adds up."""
-    length = wanted.end - wanted.start
-    counted = summary.read + summary.lost + summary.dropped
-    if summary.next_offset != wanted.end or counted != length or given != summary.rows:
-        raise BulkError(
-            DATA_LOSS,
-            f"{_name(wanted)}: {given} rows of {counted} messages up to {summary.next_offset}; the"
-            f" range has {length}",
-        )
-    if summary.lost and is_strict:
-        raise BulkError(DATA_LOSS, f"{summary.lost} messages of {_name(wanted)} are lost{ADVICE}")
-
-
-def _fitted(batch: Any, schema: Any) -> Any:
-    """The same columns under Spark's schema, which Spark compares to the letter."""
-    if batch.schema.equals(schema):
-        return batch
-    return type(batch).from_arrays(
-        [batch.column(field.name).cast(field.type) for field in schema], schema=schema
-    )
-
-
-def _tell(
-    upstream: Upstream, summary: Summary, read_s: float, waited_s: float, *, wanted: ReadRange
-) -> None:
-    """What the task took, for the broker's view of the query; best effort."""
-    batch = task_property("streaming.sql.batchId")
-    if batch is None and not summary.lost:
-        return
-    progress = BatchProgress(
-        rows=summary.rows,
-        bytes=summary.bytes,
-        read_ms=read_s * 1000,
-        transform_ms=waited_s * 1000,
-        batch_id=int(batch) if batch else -1,
-        query_id=task_property("sql.streaming.queryId") or "",
-        checkpoint=wanted.checkpoint,
-    )
-    text = f"{summary.lost} messages of {_name(wanted)} lost" if summary.lost else ""
-    with contextlib.suppress(PenstockError, msgspec.MsgspecError):
-        upstream.report(progress, text=text)
-
-
-def task_property(name: str) -> str | None:
-    """A property of the running task; None where no task runs."""
-    context = TaskContext.get()
-    return context.getLocalProperty(name) if context is not None else None
-
-
-def _name(wanted: ReadRange) -> str:
-    return f"[{wanted.start}, {wanted.end}) of queue {wanted.queue} of topic {wanted.topic!r}"
 
 
 # ---- the lease ----------------------------------------------------------------------------------
@@ -356,6 +239,8 @@ def _name(wanted: ReadRange) -> str:
 
 
 KEEP_S: Final = 20.0
+
+_log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:

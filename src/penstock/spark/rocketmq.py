@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import SQL92, BulkError, Summary
+from penstock.bulk.tickets import SQL92, BulkError, Summary
 from penstock.client import (
     Admin,
     BodyUnreadable,
@@ -34,23 +34,11 @@ from penstock.client import (
     TimedOut,
     Unreachable,
 )
-from penstock.model.queries import (
-    BAD_REQUEST,
-    NO_TOPIC,
-    UNREACHABLE,
-    BatchProgress,
-    PollRequest,
-    PollResponse,
-)
+from penstock.model.queries import PollRequest, PollResponse
+from penstock.model.spark_batch import BAD_REQUEST, NO_TOPIC, UNREACHABLE, BatchProgress
 from penstock.spark.options import ROCKETMQ, SourceOptions
-from penstock.spark.upstream import (
-    OffsetsByQueue,
-    Position,
-    ReadRange,
-    SourceQueue,
-    SourceQueues,
-    local_poll,
-)
+from penstock.spark.tasks import ReadRange
+from penstock.spark.upstream import OffsetsByQueue, Position, SourceQueue, SourceQueues, local_poll
 from penstock.wire.rocketmq.properties import SYSTEM_NAMES
 
 HIDDEN: Final = re.compile(

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.bulk.link import COLUMNS
+from penstock.bulk.tickets import COLUMNS
 from penstock.spark.options import BadOption, SourceOptions
 
 SPARK_TYPES: Final[dict[str, DataType]] = {

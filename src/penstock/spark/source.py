@@ -1,9 +1,9 @@
-"""The data source ``penstock``: its name, its columns, its readers.
+"""The data source ``penstock``: its name, its columns, its readers and writers.
 
 Spark finds it through the package ``pyspark_penstock`` without registration, and makes it anew in
 several processes; so making it does nothing but read the options.
 
-Not here: the readers (``readers.py``).
+Not here: the readers (``readers.py``), the writers (``sink.py``).
 """
 
 from collections.abc import MutableMapping
@@ -13,11 +13,12 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock.spark.options import BadOption, read_options
+from penstock.spark.options import BadOption, SourceOptions, read_options, read_sink_options
 from penstock.spark.schema import full_schema
 
 if TYPE_CHECKING:
     from penstock.spark.readers import PenstockReader, PenstockStreamReader
+    from penstock.spark.sink import PenstockStreamWriter, PenstockWriter
 
 
 VERSION_MIN: Final = (4, 2)
@@ -39,7 +40,11 @@ class PenstockSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         check_version(pyspark.__version__)
-        self.chosen = read_options(options)
+
+    @property
+    def chosen(self) -> SourceOptions:
+        """The options of a read; a write has others."""
+        return read_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -64,3 +69,28 @@ class PenstockSource(DataSource):
                 "a stream has no end: endingOffsets is for spark.read; use trigger(availableNow)"
             )
         return PenstockStreamReader(given, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "PenstockWriter":
+        from penstock.spark.sink import PenstockWriter, check_columns
+
+        options = read_sink_options(self.options)
+        if overwrite:
+            raise BadOption(
+                "a topic is appended to and never overwritten: use mode('append'); to begin anew,"
+                " delete the topic or give another one"
+            )
+        check_columns(schema, options)
+        return PenstockWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "PenstockStreamWriter":
+        from penstock.spark.sink import PenstockStreamWriter, check_columns
+
+        options = read_sink_options(self.options)
+        if overwrite:
+            raise BadOption("a topic is appended to: outputMode('complete') has no meaning for it")
+        if options.transactional_id:
+            raise BadOption(
+                "transactionalId and batch are for df.write: a stream counts its own batches"
+            )
+        check_columns(schema, options)
+        return PenstockStreamWriter(options)

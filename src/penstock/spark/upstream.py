@@ -4,7 +4,7 @@ An ``Upstream`` knows the topics of its options. Queues are texts (``OffsetsByQu
 in the topic, or ``broker:number`` for RocketMQ.
 
 Not here: the three kinds (``over_flight.py``, ``rocketmq.py``), which one is taken
-(``open_upstream``), who asks (``query.py`` on the driver, ``readers.py`` on executors).
+(``open_upstream``), who asks (``query.py`` on the driver, ``tasks.py`` on executors).
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from penstock.bulk.link import Summary
+from penstock.bulk.tickets import Summary
 from penstock.model.errors import PenstockError
-from penstock.model.queries import BatchProgress, PollRequest, PollResponse
+from penstock.model.queries import PollRequest, PollResponse
+from penstock.model.spark_batch import BatchProgress
+from penstock.spark.tasks import ReadRange
 
 
 class SourceQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,20 +51,6 @@ class SourceQueues(msgspec.Struct, frozen=True, kw_only=True):
         """Average size of a message; 0 when it is not known."""
         rows = sum(each.end - each.earliest for each in self.queues)
         return sum(each.bytes for each in self.queues) / rows if rows else 0.0
-
-
-class ReadRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a queue, as a task reads it."""
-
-    topic: str
-    queue: str
-    start: int
-    end: int
-    epoch: int = 0
-    incarnation: int = 0
-    columns: tuple[str, ...]
-    checkpoint: str = ""
-    """Of the query it is read for; empty in a batch read."""
 
 
 class Upstream(Protocol):

@@ -11,14 +11,13 @@ from penstock.bulk.flight import BulkServer
 from penstock.bulk.link import (
     LENGTH_BYTES,
     SOCKET_NAME,
-    BulkError,
-    Ticket,
     decode_request,
     encode_problem,
     encode_response,
     frame_length,
 )
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import BulkError, Ticket
 from penstock.model.queries import (
     EmptyResponse,
     IndexFile,

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.bulk.link import RowFilter
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import RowFilter
 from penstock.model.record import neutral_record
 from penstock.wire.amqp.origin import PublishHead, publish_record, with_secret_keys
 from penstock.wire.amqp.properties import Properties, encode_properties

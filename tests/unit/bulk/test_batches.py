@@ -4,8 +4,8 @@ import pytest
 
 from kit.batches import WIRE, BatchFacts, batch, numbered
 from penstock.bulk.columns import BatchMessages, Origin
-from penstock.bulk.link import RowFilter
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import RowFilter
 from penstock.model.record import neutral_record
 
 

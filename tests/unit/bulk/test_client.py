@@ -9,16 +9,10 @@ import pytest
 from pyarrow import flight
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError, Problem
-from penstock.model.queries import (
-    HELD,
-    UNREACHABLE,
-    CommitBatchRequest,
-    CommitBatchResponse,
-    StageCommand,
-    StageEnd,
-    StageReceipt,
-)
+from penstock.bulk.link import Problem
+from penstock.bulk.tickets import BulkError
+from penstock.model.queries import CommitBatchRequest, CommitBatchResponse
+from penstock.model.spark_batch import HELD, UNREACHABLE, StageCommand, StageEnd, StageReceipt
 
 BATCH = pa.record_batch({"body": [b"one", b"two"]})
 COMMAND = StageCommand(sink="out", query="q", batch=7, stage="abc", partition=3, topic="orders")

@@ -16,12 +16,15 @@ import pytest
 from pyarrow import flight
 
 from kit.bulk_data import BulkData
-from penstock.bulk import client as client_module
+from penstock.bulk import rows as client_module
 from penstock.bulk.broker import BrokerClient
-from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
-from penstock.bulk.link import SOCKET_NAME, BulkError, Problem, RowFilter, Summary, Ticket
-from penstock.model.queries import BatchProgress, LeaseRequest, PollRequest, ResolveRequest
+from penstock.bulk.client import BulkClient
+from penstock.bulk.link import SOCKET_NAME, Problem
+from penstock.bulk.rows import FLIGHT_OPTIONS
+from penstock.bulk.tickets import BulkError, RowFilter, Summary, Ticket
+from penstock.model.queries import LeaseRequest, PollRequest, ResolveRequest
 from penstock.model.record import neutral_record
+from penstock.model.spark_batch import BatchProgress
 
 COUNT = 1000
 

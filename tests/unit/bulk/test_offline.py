@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from kit.bulk_data import STORE_MS, BulkData
-from penstock.bulk.link import BulkError
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import BulkError
 from penstock.log.storage import DirectoryLock
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings

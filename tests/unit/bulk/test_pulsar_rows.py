@@ -9,8 +9,8 @@ from kit.pulsar_payload import (
     numbered_messages,
     single_tail,
 )
-from penstock.bulk.link import RowFilter
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import RowFilter
 from penstock.model.record import neutral_record
 from penstock.wire.pulsar.metadata import make_record
 from penstock.wire.pulsar.protocol_pb2 import EncryptionKeys

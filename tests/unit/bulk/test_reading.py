@@ -8,8 +8,8 @@ import pytest
 from kit.bulk_data import BulkData
 from penstock.bulk import columns, reading
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import BulkError, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import BulkError, RowFilter, Ticket
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.settings.broker import StorageSettings
 from penstock.wire.rocketmq.stored import stored_record

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from kit.fake_upstream import FakeUpstream
-from penstock.bulk.link import BulkError
+from penstock.bulk.tickets import BulkError
 from penstock.spark.listener import PenstockListener, broker_of
 from penstock.spark.readers import LeaseKeeper
 from penstock.spark.upstream import Position

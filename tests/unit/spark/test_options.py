@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from penstock.bulk.link import RowFilter
+from penstock.bulk.tickets import RowFilter
 from penstock.spark.options import BadOption, read_options
 
 

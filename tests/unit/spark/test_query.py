@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from kit.fake_upstream import FakeUpstream
-from penstock.bulk.link import BulkError
+from penstock.bulk.tickets import BulkError
 from penstock.spark.options import read_options
 from penstock.spark.query import (
     FIRST_ROWS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.bulk.link import BulkError, Summary
+from penstock.bulk.tickets import BulkError, Summary
 from penstock.client import (
     NoRoute,
     PullResult,
@@ -13,7 +13,6 @@ from penstock.client import (
 )
 from penstock.client.admin import QueueStats
 from penstock.model.queries import (
-    BatchProgress,
     LeaseResponse,
     PollRequest,
     PollResponse,
@@ -21,11 +20,13 @@ from penstock.model.queries import (
     ResolveResponse,
     TopicRange,
 )
+from penstock.model.spark_batch import BatchProgress
 from penstock.spark import rocketmq
 from penstock.spark.options import read_options
 from penstock.spark.over_flight import FlightUpstream, OfflineUpstream
 from penstock.spark.readers import new_upstream
-from penstock.spark.upstream import Position, ReadRange
+from penstock.spark.tasks import ReadRange
+from penstock.spark.upstream import Position
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage
 

@@ -13,7 +13,8 @@ from typing import Final
 from penstock.demo.scenes.scene import Scene
 from penstock.engine.spark.query import QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.model.queries import AnyRequest, AnyResponse, BatchProgress, PollRequest
+from penstock.model.queries import AnyRequest, AnyResponse, PollRequest
+from penstock.model.spark_batch import BatchProgress
 
 SETTINGS: Final = {"spark.backlog_messages_max": "500", "spark.alive_ms_max": "1s"}
 DRAIN_PER_S: Final = 200

@@ -47,7 +47,8 @@ from penstock.flow.spark_brake import (
 )
 from penstock.model.errors import AlreadyExists, PenstockError
 from penstock.model.names import control_problem
-from penstock.model.queries import BAD_REQUEST, BatchProgress, OffsetMap
+from penstock.model.queries import OffsetMap
+from penstock.model.spark_batch import BAD_REQUEST, BatchProgress
 
 if TYPE_CHECKING:
     from penstock.engine.flow_context import FlowContext

@@ -26,13 +26,10 @@ from penstock.flow.long_poll import HeldPulls
 from penstock.log.index import QueueIndex
 from penstock.model.names import TopicName
 from penstock.model.queries import (
-    BAD_REQUEST,
-    EPOCH,
     LOCATED_ENTRIES_MAX,
     AbortBatchRequest,
     AnyRequest,
     AnyResponse,
-    BatchProgress,
     CommitBatchRequest,
     EmptyResponse,
     IndexFile,
@@ -53,6 +50,7 @@ from penstock.model.queries import (
     SinkStateRequest,
     TopicRange,
 )
+from penstock.model.spark_batch import BAD_REQUEST, EPOCH, BatchProgress
 
 if TYPE_CHECKING:
     from penstock.engine.flow_context import FlowContext

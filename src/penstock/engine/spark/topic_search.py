@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.spark.query import QueryRefused
 from penstock.model.names import NAME_BYTES_MAX, TopicName
-from penstock.model.queries import BAD_REQUEST, NO_TOPIC
+from penstock.model.spark_batch import BAD_REQUEST, NO_TOPIC
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic

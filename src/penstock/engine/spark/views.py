@@ -6,6 +6,7 @@ figures make a query a stage of the flow map (``stage_of``).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -117,7 +118,7 @@ def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) ->
         bytes_per_s=round(query.drain.bytes_per_s(now_ms), 1),
         is_limited=query.is_limited,
         slow_part=query.last.slow_part,
-        last_batch=msgspec.structs.asdict(query.last),
+        last_batch=dataclasses.asdict(query.last),
         lease="held" if lease.holds else "broken" if lease.is_broken else "released",
         lease_text=lease.text,
         lease_ttl_ms=lease.ttl_ms,

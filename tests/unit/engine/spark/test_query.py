@@ -17,14 +17,9 @@ from penstock.engine.spark.views import query_snapshots
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.reason import Reason
 from penstock.model.names import topic_name
-from penstock.model.queries import (
-    BatchProgress,
-    LeaseRequest,
-    LeaseResponse,
-    PollRequest,
-    ReleaseRequest,
-)
+from penstock.model.queries import LeaseRequest, LeaseResponse, PollRequest, ReleaseRequest
 from penstock.model.refusal import RefusalKind
+from penstock.model.spark_batch import BatchProgress
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import SparkSettings

@@ -28,13 +28,13 @@ from penstock.engine.spark.topic_search import WAYS_MAX
 from penstock.engine.topic import DirectRoute
 from penstock.model.names import topic_name
 from penstock.model.queries import (
-    BatchProgress,
     LeaseRequest,
     LeaseResponse,
     LocateRequest,
     PollRequest,
     ResolveRequest,
 )
+from penstock.model.spark_batch import BatchProgress
 from penstock.settings.load import Settings
 from penstock.settings.protocols import SparkSettings
 
