@@ -214,33 +214,41 @@ def _consumer_table(stages: Iterable[Page]) -> list[str]:
         ("SUBSCRIPTION", lambda row: row["subscription"]),
         ("UNACKED", lambda row: f"{row['unacked']:,}"),
         ("LIMIT", lambda row: f"{row['unacked_max']:,}" if row["unacked_max"] else "-"),
-        ("IT", _consumer_text),
+        ("IT", consumer_text),
     ]
     shown = rows[:ROWS_MAX]
     return rows_as_lines(columns, shown) + _more(len(rows) - len(shown), "consumers")
 
 
-def _consumer_text(row: Page) -> str:
+def consumer_text(row: Page) -> str:
+    """What a consumer does now, or why it gets nothing."""
+    blocked_by = row.get("blocked_by", ())
+    if Withheld.BYTES in blocked_by and Withheld.UNSETTLED not in blocked_by:
+        return "is at its limit of bytes: it has to settle first"
     if row["unacked"] >= row["unacked_max"] > 0:
         return "is at its limit: it has to settle first"
     if row["is_unsent_high"]:
         return "does not read what it was sent"
-    if not row["has_demand"]:
+    if Withheld.INACTIVE not in blocked_by and not row["has_demand"]:
         return "does not ask for messages"
-    found = [text for reason, text in WITHHELD_WORDS.items() if reason in row.get("blocked_by", ())]
-    return found[0] if found else "takes messages"
+    awaited = row.get("waits_for")
+    if Withheld.INACTIVE in blocked_by and not awaited:
+        return "is to take over in a moment"
+    found = [text for reason, text in WITHHELD_WORDS.items() if reason in blocked_by]
+    whom = f" (for consumer {awaited})" if awaited else ""
+    return found[0] + whom if found else "takes messages"
 
 
 WITHHELD_WORDS: Final = {
-    Withheld.BYTES: "is at its limit of bytes: it has to settle first",
-    Withheld.INACTIVE: "stands by: another is active, or takes over first",
+    Withheld.INACTIVE: "stands by: another is active",
     Withheld.SUBSCRIPTION: "waits: all consumers together have to settle first",
     Withheld.RATE: "waits: the dispatch rate is used up",
     Withheld.DELAYED_ROOM: "waits: no room to put delayed messages aside",
     Withheld.DRAINING: "waits until the former owner of its keys has settled",
     Withheld.LOOK_AHEAD: "waits: too much is parked for the keys of others",
+    Withheld.NOTHING_READY: "waits: there is nothing to read for it",
 }
-"""What a consumer that asks does instead of taking messages; with nothing to read it just waits."""
+"""What a consumer that asks does instead of taking messages."""
 
 
 def _since(row: dict[str, Any], at_ms: int) -> str:
@@ -348,6 +356,7 @@ def narrowed(page: Page, contains: str) -> Page:
     # Whoever they wait for concerns them as well.
     awaited = meant.union(*chains)
     findings = [each for each in page["findings"] if _concerns(each, awaited, contains)]
+    findings = _of_consumers(stages, findings, contains) + findings
     return {
         **page,
         "contains": contains,
@@ -364,6 +373,35 @@ def _is_meant(stage: Page, contains: str) -> bool:
     if contains in stage["name"] or (" " in contains and label_of(stage).startswith(contains)):
         return True
     return any(contains in consumer["name"] for consumer in stage["consumers"])
+
+
+def _of_consumers(stages: Iterable[Page], findings: Iterable[Page], contains: str) -> list[Page]:
+    """A finding about consumers of that name, unless it is said already; none = no such name."""
+    meant = [
+        (consumer, stage)
+        for stage in stages
+        if contains not in label_of(stage)
+        for consumer in stage["consumers"]
+        if contains in consumer["name"]
+    ]
+    if not meant or any(contains in each["name"] for each in findings):
+        return []
+    said = [
+        f"consumer {consumer['name']} in {label_of(stage)} {consumer_text(consumer)}"
+        for consumer, stage in meant[:NAMES_MAX]
+    ]
+    more = [f"and {len(meant) - NAMES_MAX} more"] if len(meant) > NAMES_MAX else []
+    (first, stage), *_ = meant
+    return [
+        {
+            "kind": "consumer",
+            "name": first["name"],
+            "side": "delivery",
+            "sentence": "; ".join([*said, *more]) + ".",
+            "chain": [label_of(stage)],
+            "share": 0.0,
+        }
+    ]
 
 
 def _concerns(finding: Page, labels: set[str], contains: str) -> bool:

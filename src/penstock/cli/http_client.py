@@ -37,7 +37,7 @@ def address(data: Path | None, endpoint: str) -> tuple[str, int]:
 def send(
     method: str,
     path: str,
-    order: dict[str, Any] | None = None,
+    order: Any = None,
     *,
     at: tuple[str, int],
     headers: dict[str, str] | None = None,

@@ -27,7 +27,7 @@ from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
-from penstock.engine.topic import Queue, Topic, TopicPolicy
+from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
 from penstock.flow.credit import Stage
 from penstock.flow.diagnosis import (
     PUBLISHES_AFTER_CLOSE,
@@ -261,6 +261,10 @@ def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: in
     reason, culprit = _gate_reason(connection)
     if reason is Reason.FLOW and connection.stage.is_blocked:
         culprit = view.culprit
+    elif connection.options.holds_channels and not reason.is_resource:
+        held = _held_channel(connection, reason)
+        if held is not None:
+            reason, culprit = Reason.FLOW, held.stage.label
     return replace(
         view,
         state="blocked" if reason.is_resource else "flow",
@@ -268,6 +272,15 @@ def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: in
         culprit=culprit,
         since_ms=connection.gate.since_ms,
     )
+
+
+def _held_channel(connection: Connection, reason: Reason) -> Channel | None:
+    """The channel for which a connection is said to be held that is read all the same."""
+    if reason is Reason.PENDING:
+        channels = connection.channels.values()
+        return next((each for each in channels if each.pending.is_held), None)
+    holds = connection.holds.items()
+    return next((channel for channel, hold in holds if hold.reason is reason), None)
 
 
 def _gate_reason(connection: Connection) -> tuple[Reason, str]:
@@ -285,8 +298,23 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         )
         view = replace(view, undone=left)
     hold = channel.hold
-    if hold is None or view.is_held:
+    if view.is_held:
         return view
+    if hold is None:
+        pending = channel.pending
+        if pending is channel.connection.pending or not pending.is_held:
+            return view
+        # F9 of its own: its inbox rests, its connection does not.
+        hold = Hold(Reason.PENDING, f"{pending.pending_max} unconfirmed publishes")
+    if channel.connection.options.holds_channels:
+        # How long and how often is noted with the gate of its connection, which names it.
+        episodes = channel.connection.stage.episodes
+        view = replace(
+            view,
+            share=episodes.share(now_ms),
+            recent=episodes.share(now_ms, RECENT_MS),
+            stalls=episodes.stalls(now_ms, RECENT_MS),
+        )
     return replace(
         view,
         state="blocked" if hold.reason.is_resource else "flow",

@@ -454,9 +454,16 @@ class NonPersistentSubscription:
             kind="subscription",
             name=f"{self._topic.name}/{self.name}",
             consumers=tuple(
-                consumer_view(each, self._withheld(each)) for each in self.consumers.values()
+                consumer_view(each, self._withheld(each), self._awaited_by(each))
+                for each in self.consumers.values()
             ),
         )
+
+    def _awaited_by(self, consumer: Consumer) -> str:
+        """Who is active in its place; empty = nobody."""
+        lanes = [lane for lane in self._lanes if consumer.takes_from(lane.queue_id)]
+        found = [self.consumers.get(lane.dispatcher.awaited_by(consumer)) for lane in lanes]
+        return next((each.label for each in found if each is not None), "")
 
     def _withheld(self, consumer: Consumer) -> tuple[Withheld, ...]:
         own = consumer.blocked_by()

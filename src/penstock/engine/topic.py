@@ -399,6 +399,8 @@ class TopicLimits:
         verdict = self._quota.judge(backlog, age_ms)
         if verdict in (QuotaDecision.HOLD, QuotaDecision.REFUSE):
             text = self._quota.explain(str(self._topic.name), backlog, age_ms)
+            slowest = max(holders(self._topic), key=lambda each: _backlog(each, self._topic))
+            text += f"; subscription {slowest.name} has not settled it"
             if verdict is QuotaDecision.HOLD:
                 return Hold(Reason.QUOTA, text)
             return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)

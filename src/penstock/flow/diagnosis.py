@@ -3,13 +3,13 @@
 Publish side: an alarm is the bottleneck by itself; else the chains of who waits for whom are walked
 (``held_chains``).
 
-Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
-one below it whose socket does not take its bytes is not reading; who asks and gets nothing has
-another reason (its keys drain, another is active, no room to put delayed ones aside); nobody with
-demand means nobody pulls; where consumers would take more it may be that the dead are buried first.
-A Spark query that
-takes all its limits allow and is behind is slow itself, and its progress says where: read,
-transform or sink. Only when neither side shows anything is the broker not the bottleneck.
+Delivery side, for each subscription with messages ready: who asks, is below its own limits and gets
+nothing has a reason (a rate, its keys drain, no room to put delayed ones aside); a consumer at its
+in-flight limit is slow; one below it whose socket does not take its bytes is not reading; nobody
+with demand means nobody pulls; where consumers would take more it may be that the dead are buried
+first. Consumers are named: whose reason it is, and on whom it depends. A Spark query that takes all
+its limits allow and is behind is slow itself, and its progress says where: read, transform or sink.
+Only when neither side shows anything is the broker not the bottleneck.
 
 A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api/flow`` shows both.
 """
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from penstock.flow.credit import stage_label
 from penstock.flow.demand import Withheld
 from penstock.flow.reason import Reason
+from penstock.model.ids import size_text
 
 # ---- views --------------------------------------------------------------------------------------
 # What an operator sees of a stage, and one finding about all of them.
@@ -121,12 +122,17 @@ class ConsumerView(msgspec.Struct, frozen=True):
     unacked: int = 0
     unacked_max: int = 0
     """Its in-flight limit or window, whichever binds; 0 = none."""
+    unacked_bytes: int = 0
+    unacked_bytes_max: int = 0
+    """0 = none."""
     is_unsent_high: bool = False
     """Its socket has not taken what it was sent (F14)."""
     has_demand: bool = True
     """It has asked for messages it did not get yet: permits, an open window, a held pull."""
     blocked_by: tuple[Withheld, ...] = ()
     """Everything that keeps messages from it (``Withheld``); empty = it would get the next one."""
+    waits_for: str = ""
+    """The consumer that is active in its place, or has to settle messages of its keys first."""
     last_grant_ms: int | None = None
     """When it was last granted permits (monotonic); None = never, or it has none."""
 
@@ -254,16 +260,14 @@ def _subscription(stage: StageView) -> Diagnosis | None:
         return _burying(stage, behind)
     # Who stands by is not the reason, unless all do.
     consumers = tuple(each for each in consumers if not _stands_by(each)) or consumers
+    reason, concerned = _withheld(consumers)
+    # It goes before the limits of some: another one could take them, if it were not for that.
+    if reason in _OF_ALL:
+        return _delivery(stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.")
     at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
     if at_limit:
         worst = max(at_limit, key=lambda consumer: consumer.unacked)
-        return _delivery(
-            stage,
-            "consumer",
-            worst.name,
-            f"{behind}; consumer {worst.name} is slow: it has {worst.unacked} unsettled messages, "
-            f"its limit is {worst.unacked_max}.",
-        )
+        return _delivery(stage, "consumer", worst.name, f"{behind}; {_slow(worst)}.")
     unread = [consumer for consumer in consumers if consumer.is_unsent_high]
     if unread:
         return _delivery(
@@ -273,8 +277,7 @@ def _subscription(stage: StageView) -> Diagnosis | None:
             f"{behind}; the network or consumer {unread[0].name} is slow: "
             "it does not read what it was sent.",
         )
-    withheld = _withheld(consumers)
-    return _delivery(stage, withheld, stage.name, f"{behind}, but {WITHHELD_WORDS[withheld]}.")
+    return _delivery(stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.")
 
 
 WITHHELD_WORDS: Final = {
@@ -290,12 +293,51 @@ WITHHELD_WORDS: Final = {
 }
 """Why those who ask get nothing, the most telling reason first."""
 
+_OF_ALL: Final = (
+    Withheld.SUBSCRIPTION,
+    Withheld.RATE,
+    Withheld.DELAYED_ROOM,
+    Withheld.DRAINING,
+)
+"""Reasons of the subscription and not of one consumer."""
 
-def _withheld(consumers: Iterable[ConsumerView]) -> Withheld:
-    """What keeps messages from those who ask for them, or that nobody asks."""
-    asking = [set(consumer.blocked_by) for consumer in consumers if consumer.has_demand]
-    reasons = (each for each in WITHHELD_WORDS if any(each in some for some in asking))
-    return next(reasons, Withheld.DEMAND)
+NAMED_MAX: Final = 2
+"""Consumers named in one sentence."""
+
+
+def _withheld(consumers: Sequence[ConsumerView]) -> tuple[Withheld, list[ConsumerView]]:
+    """What keeps messages from those who ask and may have them, or that nobody asks; from whom."""
+    asking = [
+        each
+        for each in consumers
+        if each.has_demand and not (each.is_at_limit or each.is_unsent_high)
+    ]
+    for reason in WITHHELD_WORDS:
+        concerned = [each for each in asking if reason in each.blocked_by]
+        if concerned:
+            return reason, concerned
+    return Withheld.DEMAND, list(consumers)
+
+
+def _why(reason: Withheld, concerned: Sequence[ConsumerView]) -> str:
+    names = [each.name for each in concerned[:NAMED_MAX]]
+    more = len(concerned) - len(names)
+    who = ", ".join(names) + (f" and {more} more" if more else "")
+    awaited = next((each.waits_for for each in concerned if each.waits_for), "")
+    return (
+        f"{WITHHELD_WORDS[reason]} ({'consumer' if len(concerned) == 1 else 'consumers'} {who}"
+        + (f", for consumer {awaited})" if awaited else ")")
+    )
+
+
+def _slow(consumer: ConsumerView) -> str:
+    has = f"{consumer.unacked} unsettled messages, its limit is {consumer.unacked_max}"
+    if Withheld.BYTES in consumer.blocked_by and Withheld.UNSETTLED not in consumer.blocked_by:
+        has = (
+            f"{size_text(consumer.unacked_bytes)} of unsettled messages, "
+            f"its limit is {size_text(consumer.unacked_bytes_max)}"
+        )
+    return f"consumer {consumer.name} is slow: it has {has}"
 
 
 def _stands_by(consumer: ConsumerView) -> bool:

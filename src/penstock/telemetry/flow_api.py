@@ -115,9 +115,11 @@ def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
                 "name": consumer.name,
                 "unacked": consumer.unacked,
                 "unacked_max": consumer.unacked_max,
+                "unacked_bytes": consumer.unacked_bytes,
                 "is_unsent_high": consumer.is_unsent_high,
                 "has_demand": consumer.has_demand,
                 "blocked_by": list(consumer.blocked_by),
+                "waits_for": consumer.waits_for or None,
                 "last_grant_ms": None
                 if consumer.last_grant_ms is None
                 else consumer.last_grant_ms + offset_ms,

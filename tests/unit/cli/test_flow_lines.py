@@ -152,20 +152,24 @@ def test_consumers_of_a_subscription_say_what_they_do():
             consumer("full", unacked=10, unacked_max=10),
             consumer("deaf", is_unsent_high=True),
             consumer("idle", has_demand=False),
-            consumer("next", blocked_by=["inactive"]),
-            consumer("keys", blocked_by=["draining"]),
+            consumer("next", blocked_by=["inactive"], waits_for="full"),
+            consumer("heir", blocked_by=["inactive"]),
+            consumer("keys", blocked_by=["draining"], waits_for="old"),
+            consumer("vast", unacked=10, unacked_max=10, blocked_by=["bytes"]),
             consumer("free", blocked_by=["nothing-ready"]),
             consumer("good", unacked=3, unacked_max=10),
         ],
     )
-    rows = [cells(each) for each in about(flow_answer([slow]), "billing")[-7:]]
+    rows = [cells(each) for each in about(flow_answer([slow]), "billing")[-9:]]
     assert [(row[0], row[-1]) for row in rows] == [
         ("full", "is at its limit: it has to settle first"),
         ("deaf", "does not read what it was sent"),
         ("idle", "does not ask for messages"),
-        ("next", "stands by: another is active, or takes over first"),
-        ("keys", "waits until the former owner of its keys has settled"),
-        ("free", "takes messages"),
+        ("next", "stands by: another is active (for consumer full)"),
+        ("heir", "is to take over in a moment"),
+        ("keys", "waits until the former owner of its keys has settled (for consumer old)"),
+        ("vast", "is at its limit of bytes: it has to settle first"),
+        ("free", "waits: there is nothing to read for it"),
         ("good", "takes messages"),
     ]
     assert rows[0][1:4] == ["orders/billing", "10", "10"]

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from penstock.demo import command as demo
 from penstock.demo.command import command
-from penstock.demo.scenes import SCENES
+from penstock.demo.scenes import SCENES, module_of
 
 
 def test_the_scenes_are_listed_with_what_they_show():
@@ -29,8 +29,7 @@ def test_an_unknown_scene_is_a_usage_error_that_names_the_known_ones():
 
 def test_every_scene_has_a_file_that_can_be_played():
     for name in SCENES:
-        file = import_module(f"penstock.demo.scenes.{name.replace('-', '_')}")
-        assert callable(file.play)
+        assert callable(import_module(module_of(name)).play)
 
 
 def test_the_whole_story_without_spark_is_a_usage_error_that_says_what_to_install(monkeypatch):

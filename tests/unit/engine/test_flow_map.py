@@ -3,6 +3,7 @@
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine.connection import ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.diagnosis import (
@@ -72,6 +73,42 @@ def test_the_flow_map_names_a_full_topic_and_an_alarm(bench):
     bench.settle()
     views = {view.kind: view for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views}
     assert views["connection"].state == "blocked"
+
+
+BY_CHANNEL = ConnectionOptions(holds_channels=True, pending_publishes_max=10)
+
+
+def test_where_channels_are_held_each_for_itself_the_held_one_is_named(bench):
+    """Many producers on one socket, which is read on: the connection waits for none but it."""
+    topic = bench.topic(policy=TopicPolicy(quota_bytes_max=300))
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    held = bench.channel(BY_CHANNEL)
+    held.connection.open_channel("other")
+    for _ in range(4):
+        bench.publish(held, topic, b"x" * 100)
+        bench.settle()
+    bench.advance(5_000)
+    found = diagnose(bench.engine.flow_map(bench.clock.monotonic_ms()).views)
+    assert found.kind == "limit"
+    assert found.chain == (held.connection.stage.label, held.stage.label)
+    assert found.sentence.startswith(f"{held.stage.label} is held by a limit (quota): backlog of ")
+    assert "quota 300 (hold); subscription s has not settled it; " in found.sentence
+    held_names = [
+        view.name
+        for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views
+        if view.is_held
+    ]
+    assert held_names == [held.connection.name, held.stage.name]
+
+
+def test_a_channel_with_too_much_unconfirmed_is_shown_as_held(bench):
+    topic, held = bench.topic(), bench.channel(BY_CHANNEL)
+    for _ in range(3):
+        bench.publish(held, topic, *[b"x"] * 10)
+        bench.turns()
+    found = diagnose(bench.engine.flow_map(bench.clock.monotonic_ms()).views)
+    assert found.chain == (held.connection.stage.label, held.stage.label)
+    assert found.name == "10 unconfirmed publishes"
 
 
 def crowd(bench, count):

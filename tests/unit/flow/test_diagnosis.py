@@ -148,6 +148,32 @@ def test_who_asks_and_gets_nothing_has_a_reason(reason, words):
     assert found.kind == reason
     assert found.sentence.startswith("5 messages are ready in subscription s, but ")
     assert words in found.sentence
+    assert found.sentence.endswith(" (consumer c).")
+
+
+def test_consumers_are_named_and_on_whom_it_depends_and_of_many_only_some():
+    waiting = [kept_from(name, Withheld.DRAINING, waits_for="old") for name in "abcd"]
+    stage = StageView("subscription", "s", ready=5, consumers=tuple(waiting))
+    assert diagnose([stage]).sentence.endswith(" (consumers a, b and 2 more, for consumer old).")
+
+
+def test_a_limit_of_all_goes_before_the_limits_of_some():
+    waiting = kept_from("c", Withheld.SUBSCRIPTION)
+    stage = StageView("subscription", "s", ready=5, consumers=(SLOW, waiting))
+    assert diagnose([stage]).kind == Withheld.SUBSCRIPTION
+    both = kept_from("slow", Withheld.UNSETTLED, Withheld.SUBSCRIPTION, unacked=9, unacked_max=9)
+    stage = StageView("subscription", "s", ready=5, consumers=(both,))
+    assert diagnose([stage]).kind == "consumer", "nobody could take more if there were no other"
+
+
+def test_a_consumer_that_is_full_of_bytes_is_said_to_be_so():
+    full = kept_from("c", Withheld.BYTES, unacked=3, unacked_max=3, unacked_bytes=2 << 20,
+                     unacked_bytes_max=1 << 20)  # fmt: skip
+    found = diagnose([StageView("subscription", "s", ready=5, consumers=(full,))])
+    assert found.name == "c"
+    assert found.sentence.endswith(
+        "consumer c is slow: it has 2 MiB of unsettled messages, its limit is 1 MiB."
+    )
 
 
 def test_who_stands_by_is_not_the_reason():

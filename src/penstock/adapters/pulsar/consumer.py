@@ -315,7 +315,8 @@ class Consumer:
     @property
     def label(self) -> str:
         own = self.name or f"consumer {self.consumer_id}"
-        return f"{own} of {self._asked.subscription} on {self.connection.name}"
+        partition = f", partition {self.topic.partition}," if self.topic.is_partition else ""
+        return f"{own} of {self._asked.subscription}{partition} on {self.connection.name}"
 
     @property
     def is_ready(self) -> bool:

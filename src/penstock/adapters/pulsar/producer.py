@@ -259,6 +259,12 @@ class Producer:
     def __repr__(self) -> str:
         return f"<Producer {self.name} {self.producer_id} {self._state.value}>"
 
+    @property
+    def _label(self) -> str:
+        """What operators see."""
+        own = self.name if self.name.isprintable() else f"{self.producer_id}"
+        return f"producer {own} of {self.topic.name.topic_name}"
+
     # PRODUCER.
 
     def open(self) -> None:
@@ -377,7 +383,7 @@ class Producer:
         self._state = _State.READY
         self._commands.note_open(self.producer_id)
         topic, broker = self.topic, self._broker
-        channel = self.connection.engine_connection.open_channel(f"producer {self.producer_id}")
+        channel = self.connection.engine_connection.open_channel(self._label)
         self._channel = channel
         self.connection.channels[channel] = self
         if topic.is_persistent:

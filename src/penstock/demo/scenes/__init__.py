@@ -1,11 +1,13 @@
 """Scenes: short plays in which one mechanism acts and checks itself (D27).
 
-A scene is a file here with ``async def play(scene: Scene) -> None``; it publishes and consumes
-through the scene's actors, orders faults, says what happens and ends with checks. To add one,
-write the file and give it a line in ``SCENES``; every scene is also run as a test. Settings that
-its broker needs are in ``SETTINGS`` of the file.
+A scene is a file named after it, here or in the folder of its protocol, with
+``async def play(scene: Scene) -> None``; it publishes and consumes through the scene's actors,
+orders faults, says what happens and ends with checks. To add one, write the file and give it a line
+in ``SCENES``; every scene is also run as a test. Settings that its broker needs are in ``SETTINGS``
+of the file.
 """
 
+from importlib.util import find_spec
 from typing import Final
 
 SCENES: Final = {
@@ -29,6 +31,20 @@ SCENES: Final = {
     "slow-reader": "AMQP: a consumer that does not read stops only itself, and is named",
     "pending-publishes": "AMQP: a socket rests while too many of its publishes are unconfirmed",
     "mixed-connection": "AMQP: held publishes do not stop the acks behind them; x-overflow: hold",
+    "permits": "Pulsar: a consumer is sent what it asked for, and batches whole",
+    "unacked-limit": "Pulsar: who does not ack is sent no more, and goes on at half",
+    "backlog-quota": "Pulsar: a topic that nobody drains withholds receipts, refuses, or forgets",
+    "failover": "Pulsar: one consumer is active, and when it goes the next one takes over",
+    "key-shared": "Pulsar: the orders of a customer have one consumer, also when one comes or goes",
     "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
 }
 """Name -> what it shows, in the order in which they are listed."""
+
+FOLDERS: Final = ("", ".rocketmq", ".amqp", ".pulsar")
+
+
+def module_of(name: str) -> str:
+    """Where a scene is to be imported from."""
+    file = name.replace("-", "_")
+    places = [f"{__name__}{folder}.{file}" for folder in FOLDERS]
+    return next(place for place in places if find_spec(place) is not None)

@@ -24,7 +24,7 @@ from penstock.cli.remoting import RemotingClient
 from penstock.demo.actors import EngineConsumer, EnginePublisher, SteadySender
 from penstock.demo.amqp_actors import AmqpLink
 from penstock.demo.pulsar_actors import PulsarLink
-from penstock.demo.scenes import SCENES
+from penstock.demo.scenes import SCENES, module_of
 from penstock.engine.topic import Topic
 from penstock.model.errors import PenstockError
 from penstock.model.names import topic_name
@@ -90,8 +90,7 @@ class Scene:
 
     async def play(self) -> bool:
         """Start the broker, play, judge; True when every check holds."""
-        # Its file is named after it.
-        file = import_module(f"penstock.demo.scenes.{self.name.replace('-', '_')}")
+        file = import_module(module_of(self.name))
         # The scene speaks for itself; the broker's own lines would come in between.
         logger = logging.getLogger("penstock")
         level = logger.level
@@ -201,11 +200,11 @@ class Scene:
         page: dict[str, Any] = await self.ask("GET", "/api/flow")
         return page
 
-    async def ask(self, method: str, path: str, order: dict[str, Any] | None = None) -> Any:
+    async def ask(self, method: str, path: str, order: Any = None) -> Any:
         """What the broker's HTTP port answers; like any operator's script."""
         at = address(None, self._http)
         status, answer = await asyncio.to_thread(send, method, path, order, at=at)
-        if status != 200:
+        if status not in (200, 204):
             raise PenstockError(f"{method} {path} was answered {status}: {answer}")
         return answer
 
@@ -247,7 +246,7 @@ class Scene:
             held = [stage for stage in page["stages"] if stage["state"] != "running"]
             states = ", ".join(
                 f"{each['kind']} {each['name']} {each['state']}"
-                + (f" ({each['reason']}: {each['culprit']})" if each["reason"] else "")
+                + (f" ({each['reason']})" if each["reason"] else "")
                 for each in held[:3]
             )
             figures = [actor.figures(TICK_SECONDS) for actor in self._actors]

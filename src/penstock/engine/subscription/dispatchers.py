@@ -97,6 +97,10 @@ class Dispatcher:
         """Why this consumer gets nothing although something is ready; None = it may."""
         return None
 
+    def awaited_by(self, consumer: Consumer) -> int:
+        """The id of the consumer on whom that depends; 0 = on none."""
+        return 0
+
     # Of these four only KeyShared knows anything.
 
     def has_parked(self, consumer: Consumer) -> bool:
@@ -167,6 +171,14 @@ class ActiveStandby(Dispatcher):
 
     def withheld_from(self, consumer: Consumer) -> Withheld | None:
         return None if consumer is self.active else Withheld.INACTIVE
+
+    def awaited_by(self, consumer: Consumer) -> int:
+        """Who is active, or is to take over."""
+        first = self._first()
+        return 0 if first is None or first is consumer else first.consumer_id
+
+    def _first(self) -> Consumer | None:
+        return self.active
 
     def _hand_over(self, before: Consumer | None, after: Consumer | None) -> None:
         if before is not None:
@@ -246,6 +258,9 @@ class Failover(ActiveStandby):
         for consumer in list(self.consumers):
             consumer.outlet.active_changed(consumer, consumer.active_queues > 0)
         return None if before is after else before
+
+    def _first(self) -> Consumer | None:
+        return self._chosen
 
     def _choose(self) -> Consumer | None:
         """Somebody came or went; returns whom the one now chosen displaces at once, if anybody."""
@@ -547,10 +562,20 @@ class KeyShared(Dispatcher):
     def withheld_from(self, consumer: Consumer) -> Withheld | None:
         if self.has_parked(consumer):
             return None
-        owner = self.owners.owner
-        if any(owner(slot) is consumer for slot in islice(self._waiting, DRAINING_LOOKED_AT_MAX)):
+        if self._draining_for(consumer):
             return Withheld.DRAINING
         return None if self.look_ahead_left else Withheld.LOOK_AHEAD
+
+    def awaited_by(self, consumer: Consumer) -> int:
+        """Who still has messages of a slot that is to be this consumer's."""
+        held = self._held.get(self._draining_for(consumer))
+        return 0 if held is None else held[0]
+
+    def _draining_for(self, consumer: Consumer) -> int:
+        """A slot of this consumer that drains; 0 = none of those looked at."""
+        owner = self.owners.owner
+        looked_at = islice(self._waiting, DRAINING_LOOKED_AT_MAX)
+        return next((slot for slot in looked_at if owner(slot) is consumer), 0)
 
     def _free_owner(self, slot: int) -> int:
         """The id of the consumer that may have messages of the slot now; 0 = nobody may."""

@@ -765,6 +765,21 @@ class Subscription:
             return Withheld.SUBSCRIPTION
         return Withheld.DELAYED_ROOM if redelivery.is_full else reason
 
+    def _awaited_by(self, consumer: Consumer, withheld: tuple[Withheld, ...]) -> str:
+        """The consumer that has to settle or to go before this one gets something; empty = none."""
+        if Withheld.INACTIVE not in withheld and Withheld.DRAINING not in withheld:
+            return ""
+        for cursor in self._cursors:
+            if consumer.takes_from(cursor.queue_id):
+                awaited = self.consumer_set.member(cursor.dispatcher.awaited_by(consumer))
+                if awaited is not None:
+                    return awaited.label
+        return ""
+
+    def _consumer_view(self, consumer: Consumer) -> ConsumerView:
+        withheld = self.withheld_from(consumer)
+        return consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
+
     @property
     def has_reject_backlog(self) -> bool:
         """True while rejected messages wait to become dead letters."""
@@ -869,9 +884,7 @@ class Subscription:
             reason=Reason.PENDING if is_blocked else None,
             culprit=text if is_blocked else "",
             ready=sum(cursor.ready_messages for cursor in self._cursors),
-            consumers=tuple(
-                consumer_view(each, self.withheld_from(each)) for each in pushed or consumers
-            ),
+            consumers=tuple([self._consumer_view(each) for each in pushed or consumers]),
             undone=self._undone(),
         )
 
@@ -925,6 +938,10 @@ class ConsumerSet:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def member(self, consumer_id: int) -> Consumer | None:
+        """Also one that has cancelled and still has messages."""
+        return self._members.get(consumer_id)
 
     def attach(
         self,
@@ -1100,7 +1117,9 @@ def consumer_statistics(consumer: Consumer, withheld: tuple[Withheld, ...]) -> C
     )
 
 
-def consumer_view(consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerView:
+def consumer_view(
+    consumer: Consumer, withheld: tuple[Withheld, ...], waits_for: str = ""
+) -> ConsumerView:
     """A consumer as the diagnosis wants it: what binds it is its window or its in-flight limit."""
     unacked = consumer.inflight.messages
     limit = consumer.inflight.messages_max
@@ -1112,8 +1131,11 @@ def consumer_view(consumer: Consumer, withheld: tuple[Withheld, ...]) -> Consume
         name=consumer.label,
         unacked=unacked,
         unacked_max=limit,
+        unacked_bytes=consumer.inflight.bytes,
+        unacked_bytes_max=consumer.inflight.bytes_max,
         is_unsent_high=consumer.unsent.is_held,
         has_demand=consumer.has_demand,
         blocked_by=withheld,
+        waits_for=waits_for,
         last_grant_ms=consumer.last_grant_ms,
     )

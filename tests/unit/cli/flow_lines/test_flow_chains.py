@@ -118,7 +118,24 @@ def test_only_stages_of_that_name_stay():
 def test_a_consumer_is_found_with_its_subscription():
     page = narrowed(pressed(), "clerk")
     assert [each["name"] for each in page["stages"]] == ["cold/billing"]
-    assert page["diagnosis"]["sentence"] == "Nothing holds subscription cold/billing."
+    sentence = "consumer clerk in subscription cold/billing takes messages."
+    assert page["diagnosis"]["sentence"] == sentence
+
+
+def test_a_name_that_several_consumers_have_says_what_some_of_them_do():
+    crew = [consumer(f"clerk {number}", blocked_by=["nothing-ready"]) for number in range(5)]
+    page = flow_answer([stage("subscription", "orders/s", consumers=crew)])
+    said = narrowed(page, "clerk")["diagnosis"]["sentence"]
+    assert said.startswith("consumer clerk 0 in subscription orders/s waits: there is nothing to ")
+    assert said.count("consumer clerk") == 3
+    assert said.endswith("; and 2 more.")
+
+
+def test_a_finding_that_names_the_consumer_is_not_said_twice():
+    slow = stage("subscription", "orders/s", consumers=[consumer("clerk", unacked=1)])
+    found = finding("consumer", "clerk", "clerk is slow.", "subscription orders/s", side="delivery")
+    page = narrowed(flow_answer([slow], [found]), "clerk")
+    assert [each["sentence"] for each in page["findings"]] == ["clerk is slow."]
 
 
 def test_one_word_is_looked_for_in_names_and_not_in_kinds():

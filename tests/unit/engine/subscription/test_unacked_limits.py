@@ -203,6 +203,17 @@ def test_a_batch_passes_the_subscription_limit_by_less_than_itself(host, queue):
     assert [each.messages for each in taker.deliveries] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("mode", [Mode.SHARED, Mode.KEY_SHARED])
+def test_several_consumers_together_keep_to_the_limit_of_their_subscription(host, queue, mode):
+    subscription = subscribe(host, queue, mode=mode)
+    subscription.limit_unacked(10)
+    takers = [consume(subscription, Permits(8), name=name) for name in "abc"]
+    queue.fill(50)
+    subscription.arrived(1)
+    host.run()
+    assert sum(len(each.offsets) for each in takers) == 10
+
+
 def test_a_subscription_limit_that_is_lifted_lets_it_go_on(host, queue):
     subscription, taker = shared(host, queue, permits=100)
     subscription.limit_unacked(10)

@@ -39,6 +39,11 @@ def why(subscription, taker):
     return found
 
 
+def awaited(subscription):
+    """Consumer -> on whom it depends."""
+    return {view.name: view.waits_for for view in subscription.view().consumers}
+
+
 def test_no_permits(host, subscription, queue):
     taker = consume(subscription, Permits(4), name="c")
     publish(host, subscription, queue)
@@ -88,12 +93,14 @@ def test_another_one_is_active_or_takes_over_first(host, subscription, queue):
     ]
     publish(host, subscription, queue, 3)
     assert why(subscription, first) == (Withheld.INACTIVE,)
+    assert awaited(subscription) == {"a": "", "b": "a"}, "it is to take over"
     host.clock.advance(1000)
     subscription.due(host.clock.monotonic_ms())
     assert why(subscription, first) == ()
     host.run()
     assert why(subscription, first) == (Withheld.NOTHING_READY,)
     assert why(subscription, second) == (Withheld.INACTIVE,)
+    assert awaited(subscription) == {"a": "", "b": "a"}
 
 
 def test_no_room_to_put_delayed_messages_aside(host, subscription, queue):
@@ -120,6 +127,8 @@ def test_keys_that_drain(host, subscription, queue):
     assert others[-1].offsets == []
     assert why(subscription, others[-1]) == (Withheld.DRAINING,)
     assert why(subscription, former) == (Withheld.NOTHING_READY,)
+    assert awaited(subscription)[others[-1].consumer.name] == "a"
+    assert not awaited(subscription)["a"]
 
 
 def test_too_much_is_parked_for_the_keys_of_others(host, subscription, queue, monkeypatch):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.demo.scenes.alarm_play import Alarm, play_alarm
+from penstock.demo.scenes.amqp.alarm_play import Alarm, play_alarm
 from penstock.demo.scenes.scene import Scene
 from penstock.server.faults import FaultOrder
 

@@ -1,0 +1,1 @@
+"""Scenes played by AMQP clients."""

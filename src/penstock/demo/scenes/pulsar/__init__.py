@@ -1,0 +1,1 @@
+"""Scenes played by Pulsar clients."""

@@ -1,0 +1,1 @@
+"""Scenes played by RocketMQ clients, the one of this package among them."""
