@@ -1,4 +1,4 @@
-"""``penstock why`` about Pulsar: each reason for which a consumer gets nothing, or a producer waits.
+"""``penstock why`` about Pulsar: why a consumer gets nothing, and why a producer has to wait.
 
 Every state is brought about over a socket, in a broker that runs, and looked for in ``/api/flow``
 and in the sentences of ``why``: which consumer, of which subscription, for what reason, and on whom

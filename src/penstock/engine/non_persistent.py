@@ -462,8 +462,8 @@ class NonPersistentSubscription:
     def _awaited_by(self, consumer: Consumer) -> str:
         """Who is active in its place; empty = nobody."""
         lanes = [lane for lane in self._lanes if consumer.takes_from(lane.queue_id)]
-        found = [self.consumers.get(lane.dispatcher.awaited_by(consumer)) for lane in lanes]
-        return next((each.label for each in found if each is not None), "")
+        awaited = [ConsumerId(lane.dispatcher.awaited_by(consumer)) for lane in lanes]
+        return next((self.consumers[each].label for each in awaited if each), "")
 
     def _withheld(self, consumer: Consumer) -> tuple[Withheld, ...]:
         own = consumer.blocked_by()

@@ -261,22 +261,16 @@ def _subscription(stage: StageView) -> Diagnosis | None:
     # Who stands by is not the reason, unless all do.
     consumers = tuple(each for each in consumers if not _stands_by(each)) or consumers
     reason, concerned = _withheld(consumers)
-    # It goes before the limits of some: another one could take them, if it were not for that.
-    if reason in _OF_ALL:
-        return _delivery(stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.")
-    at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
-    if at_limit:
-        worst = max(at_limit, key=lambda consumer: consumer.unacked)
-        return _delivery(stage, "consumer", worst.name, f"{behind}; {_slow(worst)}.")
-    unread = [consumer for consumer in consumers if consumer.is_unsent_high]
-    if unread:
-        return _delivery(
-            stage,
-            "network",
-            unread[0].name,
-            f"{behind}; the network or consumer {unread[0].name} is slow: "
-            "it does not read what it was sent.",
-        )
+    # What concerns all goes before the limits of some: others could take more but for that.
+    if reason not in _OF_ALL:
+        at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
+        if at_limit:
+            worst = max(at_limit, key=lambda consumer: consumer.unacked)
+            return _delivery(stage, "consumer", worst.name, f"{behind}; {_slow(worst)}.")
+        unread = [consumer.name for consumer in consumers if consumer.is_unsent_high]
+        if unread:
+            deaf = f"the network or consumer {unread[0]} is slow: it does not read what it was sent"
+            return _delivery(stage, "network", unread[0], f"{behind}; {deaf}.")
     return _delivery(stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.")
 
 
