@@ -28,7 +28,7 @@ from penstock.model.errors import (
 
 VERBS: Final = (
     "up", "publish", "consume", "demo", "why", "topics", "groups", "queues", "exchanges",
-    "bindings", "connections", "policies", "queries", "settings", "limits", "log", "fault",
+    "bindings", "connections", "policies", "queries", "spark", "settings", "limits", "log", "fault",
     "bench", "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
@@ -168,6 +168,8 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "policies clear": ("policies clear short-lived", "policies clear limits --operator"),
     "queries": ("queries", "queries --json"),
     "queries forget": ("queries forget daily-report",),
+    "spark": ("spark package",),
+    "spark package": ("spark package", "spark package /tmp/penstock-executor.zip"),
     "settings": ("settings", "settings --durability os --json"),
     "limits": ("limits show",),
     "limits show": ("limits show", "limits show --json"),
