@@ -477,11 +477,12 @@ class TopicLimits:
         for subscription in holders(topic):
             if policy.overflow is Overflow.DROP_HEAD:
                 is_done &= _keep_short(subscription, topic, policy)
-            if self._quota.judge(_backlog(subscription, topic), 0) is QuotaDecision.EVICT:
+            if self._quota.judge(_unsettled_bytes(subscription, topic), 0) is QuotaDecision.EVICT:
                 is_done &= _drop_backlog(subscription, topic, self._quota.evict_to_bytes)
             age_ms = _age_ms(subscription, topic, wall_ms)
             if self._quota.judge(0, age_ms) is QuotaDecision.EVICT:
-                _drop_older(subscription, topic, wall_ms - self._quota.evict_to_age_ms)
+                oldest_ms = wall_ms - self._quota.evict_to_age_ms
+                is_done &= _drop_older(subscription, topic, oldest_ms)
         return is_done
 
 
@@ -552,6 +553,23 @@ def _backlog(subscription: Subscription, topic: Topic) -> int:
         queue.index.bytes_between(subscription.low_mark(queue.queue_id), queue.index.next_offset)
         for queue in _queues(subscription, topic)
     )
+
+
+def _unsettled_bytes(subscription: Subscription, topic: Topic) -> int:
+    """Log bytes of what it has not settled, where settled messages are as large as the others.
+
+    Behind a message that somebody has in flight everything may be settled: that is no backlog, and
+    evicting more would not make it less.
+    """
+    found = 0
+    for queue in _queues(subscription, topic):
+        queue_id, end = queue.queue_id, queue.index.next_offset
+        low = subscription.low_mark(queue_id)
+        unseen = end - queue.visible_end(subscription.options.sees_unsynced)
+        if end > low:
+            unsettled = subscription.unsettled(queue_id) + unseen
+            found += queue.index.bytes_between(low, end) * unsettled // (end - low)
+    return found
 
 
 def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
@@ -646,18 +664,28 @@ def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -
 
 
 def _drop_backlog(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
-    while _backlog(subscription, topic) > bytes_max:
-        if _drop(subscription, topic, 1) == 0:
+    left = DROPPED_MAX
+    while _unsettled_bytes(subscription, topic) > bytes_max:
+        if not left or _drop(subscription, topic, 1) == 0:
             return False
+        left -= 1
     return True
 
 
-def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> None:
+def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> bool:
+    """Those before a time, as far as nobody has them in flight."""
+    left = DROPPED_MAX
     for queue in _queues(subscription, topic):
         upto = queue.index.search_time(store_ms)
-        messages = upto - subscription.low_mark(queue.queue_id)
-        if messages > 0:
-            subscription.drop_head(queue.queue_id, messages)
+        cursor = subscription.cursor(queue.queue_id)
+        while cursor.head < min(upto, cursor.end):
+            # Beside what is in flight one by one: several could be younger than they may be.
+            count = 1 if cursor.pending.messages else min(left, upto - cursor.head)
+            dropped = subscription.drop_head(queue.queue_id, count) if left else 0
+            if not dropped:
+                return False
+            left -= min(dropped, left)
+    return True
 
 
 REFUSAL_KINDS: Final = {

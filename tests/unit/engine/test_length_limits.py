@@ -248,3 +248,60 @@ def test_a_backlog_that_is_all_in_flight_is_evicted_when_it_comes_back_and_makes
     bench.settle()
     assert reader.low_mark(topic.queues[0].queue_id) > 0
     assert waiting(reader, topic) < 6
+
+
+def with_one_in_flight(bench, topic):
+    """A subscription whose only consumer has the oldest message, and does not settle it."""
+    reader = of_what_is_durable(bench, topic)
+    consuming(bench, reader, window=1)
+    return reader
+
+
+def test_a_message_in_flight_does_not_cost_all_that_wait_behind_it(bench):
+    policy = TopicPolicy(quota_bytes_max=10_000, quota_policy=QuotaPolicy.EVICT)
+    topic = bench.topic(policy=policy)
+    reader = with_one_in_flight(bench, topic)
+    for _ in range(20):
+        bench.publish(bench.channel(), topic, b"x" * 1000)
+        bench.settle()
+    assert len(handed(bench)) == 1
+    assert reader.unacked(topic.queues[0].queue_id) == 1
+    assert 5 <= waiting(reader, topic) <= 9
+
+
+def test_a_message_in_flight_that_is_too_old_does_not_cost_the_young_behind_it(bench):
+    policy = TopicPolicy(quota_age_ms_max=10_000, quota_age_policy=QuotaPolicy.EVICT)
+    topic = bench.topic(policy=policy)
+    reader = with_one_in_flight(bench, topic)
+    for _ in range(20):
+        bench.publish(bench.channel(), topic, b"x")
+        bench.settle()
+        bench.advance(1_000)
+    assert reader.unacked(topic.queues[0].queue_id) == 1
+    assert 7 <= waiting(reader, topic) <= 10
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"quota_bytes_max": 1000, "quota_policy": QuotaPolicy.EVICT},
+        {"quota_age_ms_max": 1000, "quota_age_policy": QuotaPolicy.EVICT},
+    ],
+    ids=["bytes", "age"],
+)
+def test_a_quota_that_comes_late_evicts_over_several_turns(bench, monkeypatch, limit):
+    monkeypatch.setattr(limits, "DROPPED_MAX", 100)
+    topic = bench.topic()
+    reader = of_what_is_durable(bench, topic)
+    for _ in range(10):
+        bench.publish(bench.channel(), topic, *[b"x"] * 100)
+        bench.settle()
+    bench.advance(5_000)
+    bench.engine.set_policy(topic.name, TopicPolicy(**limit))
+    bench.publish(bench.channel(), topic, b"the newest")
+    seen = [waiting(reader, topic)]
+    while bench.engine.needs_turn or bench.sync():
+        bench.engine.turn()
+        seen.append(waiting(reader, topic))
+    assert max(before - after for before, after in pairwise(seen)) <= 100
+    assert waiting(reader, topic) < 20

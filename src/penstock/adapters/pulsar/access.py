@@ -73,6 +73,10 @@ class Entrant(Protocol):
         """Its client is gone: it gives back what it has."""
         ...
 
+    def topic_closed(self, cause: str) -> None:
+        """It is closed under its client, who is told."""
+        ...
+
     def promoted(self, epoch: int) -> None:
         """Its turn has come."""
         ...
@@ -148,6 +152,11 @@ class TopicAccess:
     def waiting(self) -> list[Entrant]:
         """In the order in which they are let in."""
         return list(self._waiting)
+
+    def close(self, cause: str) -> None:
+        """Everybody is told that this is over; those who wait first, or they would be let in."""
+        for each in [*self._waiting, *self.producers.values()]:
+            each.topic_closed(cause)
 
     def enter(self, who: Entrant, producers_max: int = 0) -> Access:
         """Let a producer in, or to the end of the line; raises ``PulsarError``."""

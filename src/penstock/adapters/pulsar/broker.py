@@ -71,6 +71,17 @@ class PulsarBroker:
         self._producers_named += 1
         return f"penstock-{self.clock.wall_ms():x}-{self._producers_named}"
 
+    def terminate(self, name: PulsarName) -> None:
+        """A topic takes no more messages, for good; raises ``NotFound``.
+
+        Its producers are closed, and who has acked all of it hears that this is the end. Durable
+        once ``Engine.after_durable`` calls back.
+        """
+        self.engine.terminate_topic(name.topic_name)
+        for topic in self.topics.used(name):
+            self.access.of(topic).close("terminated")
+            self.subscriptions.topic_ended(topic)
+
     def dialled(self, peer: Peer) -> str:
         """The address by which a client reached us, and will again."""
         host = f"[{peer.local_host}]" if ":" in peer.local_host else peer.local_host

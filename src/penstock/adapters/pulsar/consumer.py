@@ -717,7 +717,7 @@ class Consumer:
             if ranges:
                 self._figures.acked += stored.settle_ranges(self._queue_id, ranges)
         if self.topic.topic.is_terminated:
-            self.subscription.look_for_end()
+            self.subscription.look_for_end(has_acked=True)
 
     def _ack_upto(self, ack: CommandAck) -> None:
         """Everything up to an entry, and with it; not where several share the subscription."""
@@ -738,7 +738,7 @@ class Consumer:
         if ranges:
             self._figures.acked += stored.settle_ranges(self._queue_id, ranges)
         if queue.topic.is_terminated:
-            self.subscription.look_for_end()
+            self.subscription.look_for_end(has_acked=True)
 
     def _acked_of(self, entry: int, words: list[int]) -> list[tuple[int, int]]:
         """The offsets that an ack set of an entry names."""
@@ -852,9 +852,7 @@ class Consumer:
         said.messageAckRate = view.ack_rate
         stored = self._stored
         if stored is not None:
-            said.msgBacklog = stored.ready(self.topic.queue.queue_id) + stored.unacked(
-                self.topic.queue.queue_id
-            )
+            said.msgBacklog = stored.unsettled(self.topic.queue.queue_id)
         self.connection.send(reply)
 
     # Ends.

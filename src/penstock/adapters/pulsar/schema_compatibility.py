@@ -91,7 +91,7 @@ def identity(schema: Schema) -> bytes:
     if schema.type in _IN_AVRO:
         said = _AvroText(schema).canonical
     elif schema.type is SchemaType.KEY_VALUE:
-        for part in _key_and_value(schema):
+        for part in key_and_value(schema):
             identity(part)
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
         _root_message(schema)
@@ -159,7 +159,7 @@ def _differs_in_avro(new: _Node, old: _Node, strategy: str) -> str:
 
 
 def _differs_in_parts(new: Schema, old: Schema, strategy: str) -> str:
-    parts = zip(_key_and_value(new), _key_and_value(old), ("key", "value"), strict=True)
+    parts = zip(key_and_value(new), key_and_value(old), ("key", "value"), strict=True)
     for newer, older, what in parts:
         if newer.type is not older.type:
             return f"the {what} is {newer.type.name}, not {older.type.name}"
@@ -172,7 +172,7 @@ def _differs_in_parts(new: Schema, old: Schema, strategy: str) -> str:
 # ---- key-value and native protobuf --------------------------------------------------------------
 
 
-def _key_and_value(schema: Schema) -> tuple[Schema, Schema]:
+def key_and_value(schema: Schema) -> tuple[Schema, Schema]:
     """Each with its length before it; types are properties. Raises ``InvalidSchema``."""
     key, rest = _counted(schema.data)
     value, rest = _counted(rest)

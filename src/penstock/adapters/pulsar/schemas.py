@@ -6,9 +6,12 @@ the strategy of the topic's policies). Producers bring schemas, and the first co
 that nobody uses yet; other consumers must only be able to read what the newest describes.
 
 Each version is a row of the catalog and goes with its topic; those of topics without a log live as
-long as these do. Bounds: ``BYTES_MAX`` of one schema, ``VERSIONS_MAX`` and ``TOPIC_BYTES_MAX`` of a
-topic, ``ALL_BYTES_MAX`` of all together; whoever would exceed them is refused like one whose schema
-does not fit.
+long as these do. Deleting the schemas of a topic takes a number, too: messages carry the numbers of
+old ones, which must not come to mean others.
+
+Bounds: ``BYTES_MAX`` of one schema, ``VERSIONS_MAX`` and ``TOPIC_BYTES_MAX`` of a topic,
+``ALL_BYTES_MAX`` of all together; whoever would exceed them is refused like one whose schema does
+not fit.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ class SchemaVersion(msgspec.Struct, frozen=True):
     identity: bytes
     created_ms: int
     """Wall time."""
+    is_deletion: bool = False
+    """Those before it do not count any more."""
 
     @property
     def wire(self) -> bytes:
@@ -78,17 +83,32 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class _TopicSchemas:
-    """The versions of one topic, oldest first."""
+    """The versions of one topic since the last deletion, oldest first, their numbers in a row."""
 
-    __slots__ = ("size", "topic_id", "versions")
+    __slots__ = ("deletion", "size", "topic_id", "versions")
 
     def __init__(self, topic_id: int) -> None:
         self.topic_id: Final = topic_id
         self.versions: Final[list[SchemaVersion]] = []
+        self.deletion: SchemaVersion | None = None
         self.size = 0
 
+    @property
+    def rows(self) -> list[SchemaVersion]:
+        return self.versions if self.deletion is None else [self.deletion, *self.versions]
+
+    @property
+    def next_number(self) -> int:
+        rows = self.rows
+        return rows[-1].number + 1 if rows else 0
+
     def add(self, version: SchemaVersion) -> None:
-        self.versions.append(version)
+        if version.is_deletion:
+            self.versions.clear()
+            self.deletion = version
+            self.size = 0
+        else:
+            self.versions.append(version)
         self.size += version.size
 
 
@@ -116,9 +136,20 @@ class SchemaRegistry:
     def version(self, name: TopicName, number: int | None = None) -> SchemaVersion | None:
         """One of them, the newest if none is named."""
         versions = self.versions(name)
-        if number is None:
+        if not versions or number is None:
             return versions[-1] if versions else None
-        return versions[number] if 0 <= number < len(versions) else None
+        at = number - versions[0].number
+        return versions[at] if 0 <= at < len(versions) else None
+
+    def find(self, name: TopicName, schema: Schema) -> SchemaVersion | None:
+        """The version that says the same; raises ``PulsarError`` for what is no schema."""
+        wanted = _identity(schema)
+        return next((each for each in self.versions(name) if each.identity == wanted), None)
+
+    def problem(self, name: TopicName, schema: Schema) -> str:
+        """Why a topic cannot have this schema as its next one; empty = it can."""
+        strategy = self._namespaces.effective(name).schema_compatibility_strategy
+        return incompatibility(schema, [each.schema for each in self.versions(name)], strategy)
 
     # Bringing one. Durable once ``Engine.after_durable`` calls back.
 
@@ -160,21 +191,39 @@ class SchemaRegistry:
         if problem:
             raise _incompatible(problem)
 
-    def put(self, name: TopicName, schema: Schema) -> SchemaVersion:
-        """Its version, which is a new one if it has none yet; raises ``PulsarError``."""
+    def put(
+        self, name: TopicName, schema: Schema, *, is_by_operator: bool = False
+    ) -> SchemaVersion:
+        """Its version, which is a new one if it has none yet; raises ``PulsarError``.
+
+        Operators bring schemas also where clients may not.
+        """
+        known = self.find(name, schema)
+        if known is not None:
+            return known
         rules = self._namespaces.effective(name)
-        wanted = _identity(schema)
-        versions = self.versions(name)
-        for each in versions:
-            if each.identity == wanted:
-                return each
-        if not rules.is_allow_auto_update_schema:
+        if not rules.is_allow_auto_update_schema and not is_by_operator:
             raise _incompatible("Schema not found and schema auto updating is disabled.")
-        strategy = rules.schema_compatibility_strategy
-        problem = incompatibility(schema, [each.schema for each in versions], strategy)
+        problem = self.problem(name, schema)
         if problem:
             raise _incompatible(problem)
-        return self._add(name, schema, wanted)
+        return self._add(name, schema, _identity(schema))
+
+    def delete(self, name: TopicName) -> SchemaVersion | None:
+        """The topic has no schema any more; the number that this took, if it had one."""
+        found = self._topics.get(name)
+        if found is None or not self.versions(name):
+            return None
+        version = SchemaVersion(
+            found.next_number, Schema(SchemaType.NONE), b"", self._clock.wall_ms(), is_deletion=True
+        )
+        for each in found.rows:
+            self._save(name, found, each, is_there=False)
+        self._size -= found.size
+        found.add(version)
+        self._size += found.size
+        self._save(name, found, version)
+        return version
 
     def forget(self, name: TopicName) -> int:
         """All versions of a topic go; how many there were."""
@@ -182,9 +231,8 @@ class SchemaRegistry:
         if found is None:
             return 0
         self._size -= found.size
-        for each in found.versions:
-            if name.domain != NON_PERSISTENT:
-                self._engine.define(SCHEMA_KIND, f"{found.topic_id}/{each.number}", None)
+        for each in found.rows:
+            self._save(name, found, each, is_there=False)
         return len(found.versions)
 
     # Parts.
@@ -195,7 +243,7 @@ class SchemaRegistry:
         if found is None or found.topic_id != topic_id:
             self.forget(name)
             found = _TopicSchemas(topic_id)
-        version = SchemaVersion(len(found.versions), schema, wanted, self._clock.wall_ms())
+        version = SchemaVersion(found.next_number, schema, wanted, self._clock.wall_ms())
         if len(found.versions) >= VERSIONS_MAX or found.size + version.size > TOPIC_BYTES_MAX:
             raise _incompatible(
                 f"The topic has {len(found.versions)} schemas of {found.size} bytes together; "
@@ -211,10 +259,15 @@ class SchemaRegistry:
         self._topics[name] = found
         found.add(version)
         self._size += version.size
-        if name.domain != NON_PERSISTENT:
-            row = msgspec.msgpack.encode(version)
-            self._engine.define(SCHEMA_KIND, f"{topic_id}/{version.number}", row)
+        self._save(name, found, version)
         return version
+
+    def _save(
+        self, name: TopicName, of: _TopicSchemas, version: SchemaVersion, *, is_there: bool = True
+    ) -> None:
+        if name.domain != NON_PERSISTENT:
+            row = msgspec.msgpack.encode(version) if is_there else None
+            self._engine.define(SCHEMA_KIND, f"{of.topic_id}/{version.number}", row)
 
     def _topic_id(self, name: TopicName) -> int:
         """What tells a topic from the next one of its name; 0 = there is none."""
@@ -245,7 +298,7 @@ class SchemaRegistry:
         for topic_id, version in sorted(rows, key=lambda row: row[1].number):
             found = self._topics.setdefault(names[topic_id], _TopicSchemas(topic_id))
             found.add(version)
-            self._size += version.size
+        self._size = sum([each.size for each in self._topics.values()])
 
 
 def schema_of(said: WireSchema) -> Schema:

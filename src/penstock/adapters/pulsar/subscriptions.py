@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.engine.subscription.subscription import Subscription
     from penstock.engine.topic import Queue
     from penstock.flow.demand import Permits
+    from penstock.log.index import IndexEntry
     from penstock.model.names import TopicName
     from penstock.settings.protocols import PulsarSettings
 
@@ -305,16 +306,24 @@ class PulsarSubscription:
             return False
         return stored.low_mark(self.queue.queue_id) >= self.queue.index.next_offset
 
-    def look_for_end(self) -> None:
-        """After an ack, a FLOW, or the end of the topic: consumers hear when there is no more."""
+    def look_for_end(self, *, has_acked: bool = False) -> None:
+        """After an ack, a FLOW, or the end of the topic: consumers hear when there is no more.
+
+        Readers hear it after an ack only.
+        """
         stored = self.stored
-        if stored is None or not stored.options.is_durable:
+        if stored is None or not (has_acked or stored.options.is_durable):
             return
         if self.topic.topic.is_terminated and self.is_at_end:
             for user in list(self.users):
                 user.reached_end()
 
-    def seek(self, offset: int, done: Callable[[], None], unacked: list[int] | None = None) -> None:
+    def seek(
+        self,
+        offset: int,
+        done: Callable[[], None] = lambda: None,
+        unacked: list[int] | None = None,
+    ) -> None:
         """Go on at an offset, once all consumers are gone; ``done`` when that is durable.
 
         ``unacked``: an ack set of the entry there. Raises ``PulsarError``.
@@ -476,7 +485,7 @@ class PulsarSubscriptions:
         """The same; raises ``NotFound``."""
         found = self.find(topic, name)
         if found is None:
-            raise NotFound("Subscription not found")
+            raise NotFound(f"Subscription {name} not found for topic {topic.name}")
         return found
 
     def names(self, topic: PulsarTopic) -> list[str]:
@@ -524,45 +533,65 @@ class PulsarSubscriptions:
         self.keep(found)
         return found
 
-    def create(self, topic: PulsarTopic, name: str, start: Start | MessageId | None = None) -> None:
-        """A durable one that nobody uses yet, at the latest if not told; ``AlreadyExists``."""
+    def create(self, topic: PulsarTopic, name: str, start: Start | int = Start.LATEST) -> None:
+        """A durable one that nobody uses yet; raises ``AlreadyExists``."""
         if self.find(topic, name) is not None:
             raise AlreadyExists("Subscription already exists for topic")
-        at = self.offset_of(topic, start) if isinstance(start, MessageId) else start
-        self.forget(self.open(topic, name, Start.LATEST if at is None else at))
+        self.forget(self.open(topic, name, start))
 
     def delete(self, topic: PulsarTopic, name: str, *, force: bool = False) -> None:
-        """Raises ``NotFound``, and ``AlreadyExists`` while it has consumers and is not forced."""
+        """Raises ``NotFound``, and ``PulsarError`` while it has consumers and is not forced."""
         found = self.get(topic, name)
         if found.users and not force:
-            raise AlreadyExists("Subscription has active connected consumers")
+            raise PulsarError(
+                ServerError.ConsumerBusy, "Subscription has active connected consumers"
+            )
         found.unsubscribe("deleted")
         self.forget(found)
 
-    def seek(
-        self, topic: PulsarTopic, name: str, to: MessageId | int, done: Callable[[], None]
-    ) -> None:
-        """To an id, or to a publish time; ``NotFound``, ``PulsarError`` while another one runs."""
-        offset = (
-            self.offset_of(topic, to)
-            if isinstance(to, MessageId)
-            else self.engine.pulls.search_published(topic.queue, to)
-        )
-        self.get(topic, name).seek(offset, done)
+    def unacked_entries(
+        self, topic: PulsarTopic, name: str, start: int = 0
+    ) -> tuple[list[IndexEntry], int]:
+        """Entries from an offset on that are not wholly acked, and where to ask for more.
 
-    def skip(self, topic: PulsarTopic, name: str, entries: int) -> None:
-        """So many entries at the head count as acked; nobody is told. Raises ``NotFound``."""
+        A piece of them: it may be empty although there are more behind it, which there are not when
+        it ends where it began. Raises ``NotFound``.
+        """
         stored, queue = self.get(topic, name).stored, topic.queue
-        if stored is None or entries <= 0:
-            return
-        at = stored.low_mark(queue.queue_id)
-        while entries > 0:
-            found = queue.index.entries(at, min(entries, SKIPPED_AT_A_TIME))
-            if not found:
-                break
-            entries -= len(found)
-            at = found[-1][1] + found[-1][5]
-        stored.settle_upto(queue.queue_id, min(at, queue.durable_end))
+        if stored is None:
+            return [], start
+        settled = stored.cursor(queue.queue_id).settled
+        start = max(start, settled.low_mark)
+        found = [
+            each
+            for each in queue.index.entries(start, ENTRIES_AT_A_TIME)
+            if each[1] < queue.durable_end
+        ]
+        if not found:
+            return [], start
+        unacked = [
+            each for each in found if settled.settled_in(each[1], each[1] + each[5]) < each[5]
+        ]
+        return unacked, found[-1][1] + found[-1][5]
+
+    def skip(self, topic: PulsarTopic, name: str, entries_max: int) -> int:
+        """Up to so many entries at the head count as acked, and nobody is told; how many did.
+
+        It ends early, at the end or because it goes in pieces: with 0 there was nothing to skip.
+        Raises ``NotFound``.
+        """
+        stored, queue = self.get(topic, name).stored, topic.queue
+        if stored is None or entries_max <= 0:
+            return 0
+        found: list[IndexEntry] = []
+        at, end = -1, 0
+        while not found and end != at:
+            at = end
+            found, end = self.unacked_entries(topic, name, at)
+        skipped = found[:entries_max]
+        if skipped:
+            stored.settle_upto(queue.queue_id, skipped[-1][1] + skipped[-1][5])
+        return len(skipped)
 
     def skip_all(self, topic: PulsarTopic, name: str) -> None:
         """Everything there is counts as acked; raises ``NotFound``."""
@@ -580,8 +609,9 @@ class PulsarSubscriptions:
 
     def topic_ended(self, topic: PulsarTopic) -> None:
         """It was terminated: whoever has acked all of it is told."""
-        for (name, _), subscription in list(self._used.items()):
-            if name == topic.name:
+        for name in self.names(topic):
+            subscription = self._used.get((topic.name, name))
+            if subscription is not None:
                 subscription.look_for_end()
 
     def offset_of(self, topic: PulsarTopic, where: MessageId) -> int:
@@ -659,8 +689,8 @@ class PulsarSubscriptions:
                     )
 
 
-SKIPPED_AT_A_TIME: Final = 512
-"""Entries of the index that are looked at together."""
+ENTRIES_AT_A_TIME: Final = 512
+"""Entries of the index that are looked at together: some hundred microseconds."""
 
 
 class SubscribeRates:

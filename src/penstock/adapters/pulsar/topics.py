@@ -173,7 +173,11 @@ class PulsarTopics:
 
     def used(self, name: PulsarName) -> list[PulsarTopic]:
         """What is in use of a topic: itself, or some of its partitions."""
-        return [each for each in self._used.values() if name in (each.name, each.name.whole)]
+        return self._used_of(name, self.partitions(name) or NOT_PARTITIONED)
+
+    def _used_of(self, name: PulsarName, partitions: int) -> list[PulsarTopic]:
+        names = [name, *[name.of_partition(number) for number in range(partitions)]]
+        return [self._used[each] for each in names if each in self._used]
 
     def open(
         self, name: PulsarName, *, may_create: bool, maker: str = "", checks_fence: bool = True
@@ -206,24 +210,30 @@ class PulsarTopics:
 
     def names(self, namespace: str, listed: Listed = PERSISTENT) -> list[PulsarName]:
         """Topics of a namespace, partitions each by its own name, sorted."""
-        found = [
-            each
-            for name, queues in self._all()
-            if name.space == space_of(namespace) and listed in (name.domain, "all")
-            for each in self._spelt(name, queues)
-        ]
+        found: list[PulsarName] = []
+        for whole in self.walk(namespace, listed):
+            if whole is not None:
+                found += self.parts(whole)
         return sorted(found, key=str)
 
-    def partitioned(self, namespace: str, listed: Listed = PERSISTENT) -> list[PulsarName]:
-        """The partitioned ones by their own names, sorted."""
-        found = [
-            spelt
-            for name, queues in self._all()
-            if name.space == space_of(namespace) and listed in (name.domain, "all")
-            if (spelt := pulsar_name(name)) is not None
-            and (queues > 1 or spelt in self._partitioned)
-        ]
-        return sorted(found, key=str)
+    def walk(self, namespace: str, listed: Listed = PERSISTENT) -> Iterator[PulsarName | None]:
+        """Topics of a namespace, partitioned ones by their own names, in no order.
+
+        None for each that is not of it: who goes in pieces counts those, too.
+        """
+        space = space_of(namespace)
+        for name, _ in self._all():
+            is_listed = name.space == space and listed in (name.domain, "all")
+            yield pulsar_name(name) if is_listed else None
+
+    def parts(self, name: PulsarName) -> Iterator[PulsarName]:
+        """The names that clients use of a topic: its partitions' if it has some, else its own."""
+        partitions = self.partitions(name)
+        if partitions:
+            for number in range(partitions):
+                yield name.of_partition(number)
+        elif partitions is not None:
+            yield name
 
     # Changing. Durable once ``Engine.after_durable`` calls back.
 
@@ -300,14 +310,6 @@ class PulsarTopics:
         for unlogged in self._engine.non_persistent:
             yield unlogged.name, len(unlogged.queue_ids)
 
-    def _spelt(self, name: TopicName, queues: int) -> list[PulsarName]:
-        spelt = pulsar_name(name)
-        if spelt is None:
-            return []
-        if queues > 1 or spelt in self._partitioned:
-            return [spelt.of_partition(number) for number in range(queues)]
-        return [spelt]
-
     def _is_beyond(self, name: PulsarName) -> bool:
         """Whether it names a partition that a partitioned topic does not have."""
         return name.partition >= 0 and bool(self.partitions(name.whole))
@@ -330,7 +332,8 @@ class PulsarTopics:
         name = pulsar_name(topic.name)
         if name is None:
             return
-        for used in self.used(name):
+        is_partitioned = name in self._partitioned or len(topic.queues) > 1
+        for used in self._used_of(name, len(topic.queues) if is_partitioned else NOT_PARTITIONED):
             used.close_users("deleted")
         if name in self._partitioned:
             self._partitioned.discard(name)

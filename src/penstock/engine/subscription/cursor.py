@@ -151,11 +151,16 @@ class QueueCursor:
         return max(0, self.end - self.next_offset) + len(self.redelivery.ready)
 
     @property
+    def unsettled_messages(self) -> int:
+        """Everything that is not done: waiting, in flight or delayed."""
+        settled = self.settled
+        return max(0, self.end - settled.low_mark - settled.settled_above)
+
+    @property
     def ready_messages(self) -> int:
         """Messages that could be delivered now, given demand."""
-        settled = self.settled
-        unsettled = self.end - settled.low_mark - settled.settled_above
-        return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
+        delayed = self.redelivery.delayed_messages
+        return max(0, self.unsettled_messages - self.pending.messages - delayed)
 
     @property
     def backlog_bytes(self) -> int:

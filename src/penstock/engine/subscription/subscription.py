@@ -728,6 +728,15 @@ class Subscription:
     def unacked(self, queue_id: QueueId) -> int:
         return self.cursor(queue_id).pending.messages
 
+    def unsettled(self, queue_id: QueueId) -> int:
+        """Messages that are not done; what is in flight and settled by others is no part of it."""
+        return self.cursor(queue_id).unsettled_messages
+
+    @property
+    def is_blocked(self) -> bool:
+        """At its own limit of unsettled messages (F13)."""
+        return self._settler.inflight.is_blocked
+
     def backlog_bytes(self, queue_id: QueueId) -> int:
         """Log bytes from the low mark to the end."""
         return self.cursor(queue_id).backlog_bytes

@@ -1,8 +1,8 @@
 """Pulsar's REST API: its paths, found in one table.
 
-Every path that we have is in the table of one of three files: ``namespaces`` (tenants,
-clusters, brokers and look-ups, too), ``policies`` and ``topics``. A pattern is a tuple of parts;
-``*`` stands for a name.
+Every path that we have is in the table of the file of its concept: ``namespaces`` (tenants,
+clusters, brokers and look-ups, too), ``policies``, ``topics``, ``subscriptions``, ``messages`` and
+``schemas``. A pattern is a tuple of parts; ``*`` stands for a name.
 
 A handler gets the request and the names in its path. It returns JSON content for 200, nothing for
 204, a response of its own, or raises: ``RestError`` as it is, what adapter and engine raise by its
@@ -21,7 +21,14 @@ from starlette.routing import Route
 
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
-from penstock.server.pulsar_rest import namespaces, policies, topics
+from penstock.server.pulsar_rest import (
+    messages,
+    namespaces,
+    policies,
+    schemas,
+    subscriptions,
+    topics,
+)
 from penstock.server.pulsar_rest.request import (
     ANY,
     Handler,
@@ -63,6 +70,9 @@ class PulsarRestApi:
                 **namespaces.NAMESPACE_ROUTES,
                 **policies.POLICY_ROUTES,
                 **topics.TOPIC_ROUTES,
+                **subscriptions.SUBSCRIPTION_ROUTES,
+                **messages.MESSAGE_ROUTES,
+                **schemas.SCHEMA_ROUTES,
             }
         )
         self._lookup = Paths(namespaces.LOOKUP_ROUTES)

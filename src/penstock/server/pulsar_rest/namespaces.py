@@ -18,12 +18,15 @@ from penstock.server.pulsar_rest.policies import given_policies
 from penstock.server.pulsar_rest.request import (
     ANY,
     CLUSTER,
+    Pace,
     RestContext,
     RestError,
     RestRequest,
     RouteTable,
     of_topic,
+    streamed,
 )
+from penstock.server.pulsar_rest.topics import listed_names
 
 VERSION: Final = "4.0.8"
 """Of the Pulsar whose answers these are."""
@@ -155,14 +158,12 @@ async def delete(api: RestContext, request: RestRequest, tenant: str, name: str)
     """Without its topics, unless force says so; those are gone for good then."""
     namespace = f"{tenant}/{name}"
     api.check_namespace(namespace)
-    found = api.broker.topics.names(namespace, "all")
+    found = await _wholes(api, namespace)
     if found and not request.is_set("force"):
         raise RestError(409, "Cannot delete non empty namespace")
-    topics = api.broker.topics
-    for number, each in enumerate(found):
-        whole = each if topics.partitions(each) is not None else each.whole
-        if topics.partitions(whole) is not None:
-            topics.delete(whole)
+    for number, whole in enumerate(found):
+        if api.broker.topics.partitions(whole) is not None:
+            api.broker.topics.delete(whole)
         if number % TOPICS_AT_A_TIME == TOPICS_AT_A_TIME - 1:
             api.wake()
             await asyncio.sleep(0)
@@ -170,13 +171,11 @@ async def delete(api: RestContext, request: RestRequest, tenant: str, name: str)
     await api.in_effect()
 
 
-async def topics_of(api: RestContext, request: RestRequest, tenant: str, name: str) -> list[str]:
-    namespace = f"{tenant}/{name}"
-    api.check_namespace(namespace)
+async def topics_of(api: RestContext, request: RestRequest, tenant: str, name: str) -> Response:
     listed = _LISTED.get(request.query.get("mode", "PERSISTENT"))
     if listed is None:
         raise RestError(400, f"mode is one of {', '.join(_LISTED)}")
-    return [str(each) for each in api.broker.topics.names(namespace, listed)]
+    return streamed(await listed_names(api, f"{tenant}/{name}", listed))
 
 
 async def unload(
@@ -184,11 +183,22 @@ async def unload(
 ) -> None:
     """Its clients are told to come again."""
     api.check_namespace(f"{tenant}/{name}")
-    for number, each in enumerate(api.broker.topics.names(f"{tenant}/{name}", "all")):
-        api.broker.topics.unload(each)
+    for number, whole in enumerate(await _wholes(api, f"{tenant}/{name}")):
+        api.broker.topics.unload(whole)
         if number % TOPICS_AT_A_TIME == TOPICS_AT_A_TIME - 1:
             api.wake()
             await asyncio.sleep(0)
+
+
+async def _wholes(api: RestContext, namespace: str) -> list[PulsarName]:
+    """The topics of a namespace, partitioned ones by their own names."""
+    pace = Pace()
+    found: list[PulsarName] = []
+    for whole in api.broker.topics.walk(namespace, "all"):
+        if whole is not None:
+            found.append(whole)
+        await pace.step()
+    return found
 
 
 async def bundles(

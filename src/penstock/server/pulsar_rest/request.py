@@ -3,6 +3,9 @@
 Paths are split before they are decoded, because a topic's name may hold a slash. There are no users
 (D21): whoever reaches the port may look; changes are for this machine, and not for web pages on it.
 
+Long work goes in pieces: ``Pace`` counts its steps and lets the broker take its turns, and what is
+large is sent as it is encoded (``streamed``).
+
 Bound: a body has at most ``BODY_BYTES_MAX`` bytes, and is read only for who may send one.
 Not here: which path goes where (``api.py``).
 """
@@ -10,12 +13,13 @@ Not here: which path goes where (``api.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.naming import PulsarName, parse_name
@@ -115,6 +119,71 @@ def to_number(name: str, text: str) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
         raise RestError(400, f"{name} is {text[:40]!r}; it must be a whole number")
     return int(text)
+
+
+# ---- what takes long ----------------------------------------------------------------------------
+
+STEPS_AT_A_TIME: Final = 200
+"""Steps of some ten microseconds each, until others have their turn."""
+PIECE_BYTES: Final = 64 * 1024
+"""Encoded in less than a millisecond."""
+ITEMS_AT_A_TIME: Final = 50
+
+
+class Pace:
+    """Counts the steps of one request."""
+
+    def __init__(self) -> None:
+        self._left = STEPS_AT_A_TIME
+
+    async def step(self, steps: int = 1) -> None:
+        """So much was done; the broker takes its turns if that was enough for once."""
+        self._left -= steps
+        if self._left <= 0:
+            self._left = STEPS_AT_A_TIME
+            await asyncio.sleep(0)
+
+
+def streamed(content: Any) -> Response:
+    """An answer that may be large: JSON in pieces, or such pieces themselves."""
+    pieces = content if isinstance(content, AsyncIterator) else json_pieces(content)
+    return StreamingResponse(pieces, media_type="application/json")
+
+
+async def json_pieces(content: Any) -> AsyncIterator[bytes]:
+    """Content encoded, with turns for others in between."""
+    piece = bytearray()
+    for part in _parts(content):
+        piece += part
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+            await asyncio.sleep(0)
+    yield bytes(piece)
+
+
+def _parts(content: Any) -> Iterator[bytes]:
+    """Dicts member by member, lists some items at a time."""
+    if isinstance(content, dict):
+        yield b"{"
+        separator = b""
+        for name, value in content.items():
+            yield separator + msgspec.json.encode(name) + b":"
+            yield from _parts(value)
+            separator = b","
+        yield b"}"
+    elif isinstance(content, list):
+        yield b"["
+        for at in range(0, len(content), ITEMS_AT_A_TIME):
+            if at:
+                yield b","
+            yield msgspec.json.encode(content[at : at + ITEMS_AT_A_TIME])[1:-1]
+        yield b"]"
+    else:
+        yield msgspec.json.encode(content)
+
+
+# ---- what handlers share ------------------------------------------------------------------------
 
 
 class RestContext:

@@ -2,11 +2,16 @@
 
 A partition is a topic to Pulsar and a queue of one topic to us: what cannot be done to one queue
 alone (delete it, end it) is refused with a sentence, and works for the whole topic.
+
+Not here: subscriptions (``subscriptions.py``), single messages (``messages.py``).
 """
 
 from __future__ import annotations
 
+import heapq
 from typing import Any, Final
+
+from starlette.responses import Response
 
 from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.topics import Listed, PulsarTopic
@@ -14,40 +19,72 @@ from penstock.model.names import NON_PERSISTENT, PERSISTENT
 from penstock.server.pulsar_rest.request import (
     ANY,
     Handler,
+    Pace,
     RestContext,
     RestError,
     RestRequest,
     RouteTable,
     no_topic,
     of_topic,
+    streamed,
 )
 from penstock.server.pulsar_rest.statistics import (
+    Wanted,
     internal_statistics,
-    last_entry,
-    message_id,
+    last_message_id,
+    partitioned_internal_statistics,
+    partitioned_metadata,
     partitioned_statistics,
     topic_statistics,
 )
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic; the broker's limit of queues may be lower."""
+RUN_NAMES: Final = 1_000
+"""Names that are sorted in one go."""
 
 
 # ---- lists --------------------------------------------------------------------------------------
 
 
+async def listed_names(api: RestContext, namespace: str, listed: Listed) -> list[str]:
+    """Topics of a namespace, partitions each by its own name, sorted; 404 without it."""
+    api.check_namespace(namespace)
+    pace, topics = Pace(), api.broker.topics
+    runs: list[list[str]] = [[]]
+    for whole in topics.walk(namespace, listed):
+        await pace.step()
+        for each in () if whole is None else topics.parts(whole):
+            runs[-1].append(str(each))
+            await pace.step()
+            if len(runs[-1]) == RUN_NAMES:
+                runs[-1].sort()
+                runs.append([])
+    runs[-1].sort()
+    found: list[str] = []
+    for name in heapq.merge(*runs):
+        found.append(name)
+        await pace.step()
+    return found
+
+
 def _listing(listed: Listed) -> Handler:
-    async def topics(api: RestContext, _request: RestRequest, tenant: str, name: str) -> list[str]:
-        api.check_namespace(f"{tenant}/{name}")
-        return [str(each) for each in api.broker.topics.names(f"{tenant}/{name}", listed)]
+    async def topics(api: RestContext, _request: RestRequest, tenant: str, name: str) -> Response:
+        return streamed(await listed_names(api, f"{tenant}/{name}", listed))
 
     return topics
 
 
 def _partitioned_listing(listed: Listed) -> Handler:
-    async def topics(api: RestContext, _request: RestRequest, tenant: str, name: str) -> list[str]:
+    async def topics(api: RestContext, _request: RestRequest, tenant: str, name: str) -> Response:
         api.check_namespace(f"{tenant}/{name}")
-        return [str(each) for each in api.broker.topics.partitioned(f"{tenant}/{name}", listed)]
+        pace = Pace()
+        found: list[str] = []
+        for whole in api.broker.topics.walk(f"{tenant}/{name}", listed):
+            await pace.step()
+            if whole is not None and api.broker.topics.partitions(whole):
+                found.append(str(whole))
+        return streamed(found)
 
     return topics
 
@@ -56,37 +93,57 @@ def _partitioned_listing(listed: Listed) -> Handler:
 
 
 async def create(api: RestContext, request: RestRequest, name: PulsarName) -> None:
-    if name.partition >= 0 and api.broker.topics.partitions(name.whole):
-        raise RestError(412, f"{name} would be a partition of {name.whole}; update its partitions")
-    api.broker.topics.create(name, maker=request.maker)
+    topics = api.broker.topics
+    if name.partition >= 0 and topics.find(name) is None:
+        raise RestError(
+            412,
+            f"{name} is the name of a partition; create {name.whole} with partitions, or update "
+            "their number",
+        )
+    topics.create(name, maker=request.maker)
     await api.durable()
 
 
 async def create_partitioned(api: RestContext, request: RestRequest, name: PulsarName) -> None:
-    count = await _partition_count(request)
+    count = await request.json(int)
     if name.partition >= 0:
         raise RestError(412, "Partitioned Topic Name should not contain '-partition-'")
+    _check_count(count)
     api.broker.topics.create(name, count, request.maker)
     await api.durable()
 
 
 async def update_partitions(api: RestContext, request: RestRequest, name: PulsarName) -> None:
-    count = await _partition_count(request)
-    api.existing(name)
+    count = await request.json(int)
+    api.check_namespace(name.namespace, "Namespace not found")
     found = api.broker.topics.partitions(name)
     if not found:
-        raise RestError(409, "Topic is not partitioned topic")
-    if count <= found:
-        raise RestError(422, f"The desired partitions {count} must be more than {found}")
-    api.broker.topics.grow(name, count)
-    await api.durable()
+        raise RestError(409, f"Topic {name} is not the partitioned topic.")
+    if count < found:
+        raise RestError(
+            422, f"Desired partitions {count} can't be less than the current partitions {found}."
+        )
+    _check_count(count)
+    if count > found:
+        api.broker.topics.grow(name, count)
+        await api.durable()
 
 
-async def _partition_count(request: RestRequest) -> int:
-    count = await request.json(int)
+def _check_count(count: int) -> None:
     if not 0 < count <= PARTITIONS_MAX:
-        raise RestError(406, f"The number of partitions should be 1 to {PARTITIONS_MAX}")
-    return count
+        raise RestError(406, f"Number of partitions should be more than 0, up to {PARTITIONS_MAX}")
+
+
+def make_topic(api: RestContext, request: RestRequest, name: PulsarName) -> None:
+    """A topic that somebody needs, if it is not there and clients may make it; else 404."""
+    api.check_namespace(name.namespace, "Namespace not found")
+    topics = api.broker.topics
+    is_partition = name.partition >= 0 and bool(topics.partitions(name.whole))
+    count = topics.partitions_for(name, may_create=not is_partition, maker=request.maker)
+    if count is None:
+        raise no_topic(name)
+    if not count and topics.find(name) is None:
+        topics.create(name, maker=request.maker)
 
 
 async def show_partitions(
@@ -99,17 +156,22 @@ async def show_partitions(
         raise no_topic(name)
     if count and may_create:
         await api.durable()
-    return {"partitions": count, "deleted": False}
+    return partitioned_metadata(count)
 
 
 async def delete(api: RestContext, request: RestRequest, name: PulsarName) -> None:
-    found = _plain(api, name, "deleted")
-    await _delete(api, request, found.name)
+    if api.broker.topics.partitions(name):
+        raise RestError(
+            409,
+            f"{name} is a partitioned topic, instead of calling delete topic, please call "
+            "delete-partitioned-topic.",
+        )
+    await _delete(api, request, _plain(api, name, "deleted").name)
 
 
 async def delete_partitioned(api: RestContext, request: RestRequest, name: PulsarName) -> None:
     if not api.broker.topics.partitions(name):
-        raise RestError(404, f"Partitioned Topic not found: {name} has zero partitions")
+        raise no_topic(name)
     await _delete(api, request, name)
 
 
@@ -138,70 +200,68 @@ async def unload(api: RestContext, _request: RestRequest, name: PulsarName) -> N
 
 
 async def terminate(api: RestContext, _request: RestRequest, name: PulsarName) -> dict[str, Any]:
+    """Nobody may publish to it any more; the answer is its last message."""
     _check_may_end(name)
+    if api.broker.topics.partitions(name):
+        raise RestError(405, "Termination of a partitioned topic is not allowed")
     found = _plain(api, name, "terminated")
-    api.broker.engine.terminate_topic(found.topic_name)
+    api.broker.terminate(name)
     await api.durable()
-    return message_id(found)
+    return last_message_id(found)
 
 
 async def terminate_partitions(
     api: RestContext, _request: RestRequest, name: PulsarName
 ) -> dict[str, Any]:
     _check_may_end(name)
-    parts = _partitions(api, name)
-    api.broker.engine.terminate_topic(name.topic_name)
+    parts = await partitions_of(api, name)
+    api.broker.terminate(name)
     await api.durable()
-    return {str(each.number): message_id(each) for each in parts}
+    return {str(each.number): last_message_id(each) for each in parts}
 
 
 def _check_may_end(name: PulsarName) -> None:
     if not name.is_persistent:
-        raise RestError(405, "Termination of a non-persistent topic is not allowed")
+        raise RestError(406, "Need to provide a persistent topic name")
 
 
 # ---- looking ------------------------------------------------------------------------------------
 
 
-async def stats(api: RestContext, _request: RestRequest, name: PulsarName) -> dict[str, Any]:
-    return topic_statistics(api.broker, _found(api, name))
+async def stats(api: RestContext, request: RestRequest, name: PulsarName) -> Response:
+    found = topic_of(api, name)
+    return streamed(await topic_statistics(api.broker, found, _wanted(request)))
 
 
-async def partitioned_stats(
-    api: RestContext, request: RestRequest, name: PulsarName
-) -> dict[str, Any]:
+async def partitioned_stats(api: RestContext, request: RestRequest, name: PulsarName) -> Response:
     is_each_shown = request.query.get("perPartition", "true").lower() == "true"
-    return partitioned_statistics(api.broker, _partitions(api, name), is_each_shown=is_each_shown)
+    parts = await partitions_of(api, name)
+    wanted = _wanted(request)
+    return streamed(partitioned_statistics(api.broker, parts, wanted, is_each_shown=is_each_shown))
 
 
-async def internal_stats(
-    api: RestContext, _request: RestRequest, name: PulsarName
-) -> dict[str, Any]:
-    return internal_statistics(_logged(api, name))
+def _wanted(request: RestRequest) -> Wanted:
+    return Wanted(
+        Pace(),
+        publishers=not request.is_set("excludePublishers"),
+        consumers=not request.is_set("excludeConsumers"),
+        earliest=request.is_set("getEarliestTimeInBacklog"),
+        owner=request.authority,
+    )
+
+
+async def internal_stats(api: RestContext, _request: RestRequest, name: PulsarName) -> Response:
+    return streamed(await internal_statistics(api.broker, topic_of(api, name), Pace()))
 
 
 async def partitioned_internal_stats(
     api: RestContext, _request: RestRequest, name: PulsarName
-) -> dict[str, Any]:
-    parts = _partitions(api, name)
-    return {
-        "metadata": {"partitions": len(parts), "deleted": False},
-        "partitions": {str(each.name): internal_statistics(each) for each in parts},
-    }
+) -> Response:
+    parts = await partitions_of(api, name)
+    return streamed(partitioned_internal_statistics(api.broker, parts, Pace()))
 
 
-async def last_message_id(
-    api: RestContext, _request: RestRequest, name: PulsarName
-) -> dict[str, Any]:
-    found = _logged(api, name)
-    entry = last_entry(found.queue)
-    shown = message_id(found)
-    if entry is not None and entry[5] > 1:
-        shown["batchIndex"] = entry[5] - 1
-    return shown
-
-
-def _found(api: RestContext, name: PulsarName) -> PulsarTopic:
+def topic_of(api: RestContext, name: PulsarName) -> PulsarTopic:
     """A plain topic or a partition; 404 for what is not there, and for a partitioned topic."""
     api.check_namespace(name.namespace, "Namespace not found")
     found = api.broker.topics.find(name)
@@ -212,15 +272,8 @@ def _found(api: RestContext, name: PulsarName) -> PulsarTopic:
     return found
 
 
-def _logged(api: RestContext, name: PulsarName) -> PulsarTopic:
-    found = _found(api, name)
-    if not found.is_persistent:
-        raise RestError(405, f"Topic {name} is not persistent: it keeps nothing")
-    return found
-
-
 def _plain(api: RestContext, name: PulsarName, done: str) -> PulsarTopic:
-    found = _found(api, name)
+    found = topic_of(api, name)
     if found.is_partition:
         raise RestError(
             409, f"{name} is a partition of {name.whole}, which can be {done} as a whole only"
@@ -228,13 +281,20 @@ def _plain(api: RestContext, name: PulsarName, done: str) -> PulsarTopic:
     return found
 
 
-def _partitions(api: RestContext, name: PulsarName) -> list[PulsarTopic]:
+async def partitions_of(api: RestContext, name: PulsarName) -> list[PulsarTopic]:
+    """Of a partitioned topic; 404 for anything else."""
     api.check_namespace(name.namespace, "Namespace not found")
-    count = api.broker.topics.partitions(name)
+    topics, pace = api.broker.topics, Pace()
+    count = topics.partitions(name)
     if not count:
-        raise RestError(404, f"Partitioned Topic not found: {name} has zero partitions")
-    parts = [api.broker.topics.find(name.of_partition(number)) for number in range(count)]
-    return [each for each in parts if each is not None]
+        raise RestError(404, f"Partitioned Topic {name} not found")
+    parts: list[PulsarTopic] = []
+    for number in range(count):
+        found = topics.find(name.of_partition(number))
+        if found is not None:
+            parts.append(found)
+        await pace.step()
+    return parts
 
 
 _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
@@ -251,7 +311,6 @@ _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("GET", "partitioned-stats"): partitioned_stats,
     ("GET", "internalStats"): internal_stats,
     ("GET", "partitioned-internalStats"): partitioned_internal_stats,
-    ("GET", "lastMessageId"): last_message_id,
 }
 
 
