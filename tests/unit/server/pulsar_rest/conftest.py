@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.pulsar.bench import PulsarBench
+from kit.pulsar.bench import PulsarBench, message_tail
 from kit.pulsar.rest_tool import RestTool
 from penstock.adapters.pulsar.naming import parse_name
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
@@ -26,7 +26,9 @@ class Shop:
 
     def send(self, *bodies, tail=b""):
         """One entry, a batch of several; its first offset."""
-        self.client.publish(1, self._sent, *bodies, tail=tail)
+        now_ms = self.bench.clock.wall_ms()
+        tail = tail or message_tail(self._sent, *bodies, publish_time=now_ms)
+        self.client.publish(1, self._sent, tail=tail, num_messages=max(1, len(bodies)))
         self._sent += 1
         answer = self.client.next()
         assert answer.type == BaseCommand.SEND_RECEIPT, answer
