@@ -9,12 +9,12 @@ import itertools
 import random
 import select
 import socket
-import threading
 import time
 
 import pytest
 
 from kit.checkers import Op, Outcome, Seen, fifo, total_queue
+from kit.pulsar.real_clients import RealClients
 from kit.pulsar_peer import NONE, Delivery, PulsarPeer, PulsarRest
 from penstock.testing.running import BrokerProcess, eventually
 
@@ -333,146 +333,24 @@ def numbers_stored(connect):
 # ---- the real client, which lives on
 
 
-class Clients:
-    """Producers, consumers and a reader of one ``pulsar-client``, each in a thread of its own."""
-
-    def __init__(self, library, url, topic):
-        self.library = library
-        logger = library.ConsoleLogger(library.LoggerLevel.Error)
-        self.client = library.Client(url, logger=logger, operation_timeout_seconds=60)
-        self.topic = topic
-        self.is_publishing = True
-        self.is_over = False
-        self.confirmed = {}
-        """Name of a producer -> the numbers that it was told are stored."""
-        self.sent = {}
-        self.problems = []
-        self.taken = {}
-        """Name of a consumer, or of the reader -> what it got."""
-        self._threads = []
-
-    def publish(self, name, **options):
-        producer = self.client.create_producer(
-            self.topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True,
-            max_pending_messages=200, **options,
-        )  # fmt: skip
-        self.confirmed[name] = []
-
-        def run():
-            for number in itertools.count():
-                if not self.is_publishing:
-                    break
-                self.sent[name] = number + 1
-                producer.send_async(f"{name}:{number}".encode(), told(number))
-            producer.flush()
-
-        def told(number):
-            def answer(result, _):
-                if result == self.library.Result.Ok:
-                    self.confirmed[name].append(number)
-                else:
-                    self.problems.append((name, number, result))
-
-            return answer
-
-        self._start(run)
-
-    def consume(self, kind):
-        consumer = self.client.subscribe(
-            self.topic, kind, consumer_type=getattr(self.library.ConsumerType, kind),
-            initial_position=self.library.InitialPosition.Earliest, receiver_queue_size=100,
-        )  # fmt: skip
-
-        def take():
-            message = consumer.receive(100)
-            consumer.acknowledge(message)
-            return message
-
-        self._take(kind, take)
-
-    def read(self):
-        reader = self.client.create_reader(
-            self.topic, self.library.MessageId.earliest, receiver_queue_size=100
-        )
-        self._take("reader", lambda: reader.read_next(100))
-
-    def _take(self, name, take):
-        taken = self.taken[name] = []
-
-        def run():
-            while not self.is_over:
-                with contextlib.suppress(self.library.Timeout):
-                    taken.append(take().data().decode())
-
-        self._start(run)
-
-    def _start(self, run):
-        thread = threading.Thread(target=run)
-        thread.start()
-        self._threads.append(thread)
-
-    def finish(self):
-        """No more is sent; when everybody has got everything, all ends."""
-        self.is_publishing = False
-        try:
-            eventually(self.has_all, DRAIN_SECONDS_MAX, "everybody has got everything")
-        finally:
-            self.is_over = True
-            for thread in self._threads:
-                thread.join(DRAIN_SECONDS_MAX)
-            self.client.close()
-
-    def has_all(self):
-        wanted = {f"{name}:{each}" for name, count in self.sent.items() for each in range(count)}
-        return all(wanted <= set(taken) for taken in self.taken.values())
-
-
 @pytest.mark.timeout(900)
 def test_the_real_client_comes_through_kills_with_everything_stored_once(tmp_path, kills, rng):
     library = pytest.importorskip("pulsar", reason="the wheel pulsar-client is not installed")
     port = free_port(rng)
     with BrokerProcess(tmp_path / "data", flags=("--pulsar", str(port))) as broker:
         deduplicate(broker)
-        clients = Clients(library, f"pulsar://127.0.0.1:{port}", "persistent://public/default/long")
+        topic = "persistent://public/default/lasting"
+        clients = RealClients(library, f"pulsar://127.0.0.1:{port}", topic)
         try:
-            clients.publish("single", batching_enabled=False)
-            clients.publish("batch", batching_enabled=True, batching_max_publish_delay_ms=2)
-            for kind in ("Exclusive", "Failover", "Shared", "KeyShared"):
-                clients.consume(kind)
-            clients.read()
+            clients.begin()
             for _ in range(kills):
-                stored = {name: len(told) for name, told in clients.confirmed.items()}
-                eventually(
-                    lambda before=stored: all(
-                        len(told) > before[name] + 100 for name, told in clients.confirmed.items()
-                    ),
-                    DRAIN_SECONDS_MAX,
-                    "receipts come again",
-                )
+                clients.wait_for_receipts(100)
                 time.sleep(rng.uniform(0, 0.2))
                 broker.kill()
                 broker.start()
         finally:
             clients.finish()
-    assert not clients.problems
-    wanted = {name: list(range(count)) for name, count in clients.sent.items()}
-    assert {name: sorted(told) for name, told in clients.confirmed.items()} == wanted
-    # A reader goes on behind what it has; it shows what is stored, and how often.
-    assert by_name(clients.taken["reader"]) == wanted
-    for kind in ("Exclusive", "Failover", "Shared", "KeyShared"):
-        first = list(dict.fromkeys(clients.taken[kind]))
-        if kind == "KeyShared":
-            # Without a key each message is a key of its own.
-            first.sort(key=lambda value: int(value.rpartition(":")[2]))
-        assert by_name(first) == wanted, kind
-
-
-def by_name(values):
-    found = {}
-    for each in values:
-        name, _, number = each.rpartition(":")
-        found.setdefault(name, []).append(int(number))
-    return found
+    clients.check()
 
 
 def free_port(rng):

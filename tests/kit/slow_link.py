@@ -1,11 +1,12 @@
 """A network on loopback: connections to a port are carried on to another place, a little later.
 
-For suites that were written for a server across a network and take its distance for granted. What
+For suites that were written for a server across a network and take its distance for granted, and
+for clients whose connections are to be cut (``carried``: ``Link.cut``). What
 arrives is passed on in order and ``one_way_ms`` later, in both directions; an end of either side is
 the end of both. A piece that arrives meanwhile waits for the one before it, which is no matter for
 questions and answers; the server itself is not slowed.
 
-Not here: losses and other faults (``server/faults.py``).
+Not here: faults inside the broker (``server/faults.py``).
 """
 
 import contextlib
@@ -28,18 +29,27 @@ Request = socket.socket | tuple[bytes, socket.socket]
 @contextlib.contextmanager
 def slow_link(host: str, port: int, to: Place, *, one_way_ms: int) -> Iterator[int]:
     """Carry what comes to this port, while the context lasts; the port (0: a free one)."""
-    with _Link((host, port), to, one_way_ms / 1000) as link:
+    with carried(to, (host, port), one_way_ms=one_way_ms) as link:
+        yield link.port
+
+
+@contextlib.contextmanager
+def carried(to: Place, at: Place = ("127.0.0.1", 0), *, one_way_ms: int = 0) -> Iterator["Link"]:
+    """The same as an object, without delay if not told."""
+    with Link(at, to, one_way_ms / 1000) as link:
         thread = threading.Thread(target=link.serve_forever, args=(POLL_SECONDS,))
         thread.start()
         try:
-            yield link.server_address[1]
+            yield link
         finally:
             link.shutdown()
             thread.join()
-            link.hang_up()
+            link.cut()
 
 
-class _Link(ThreadingTCPServer):
+class Link(ThreadingTCPServer):
+    """Where it listens, and what it carries now."""
+
     allow_reuse_address = True
     one_way_seconds: float
 
@@ -60,14 +70,19 @@ class _Link(ThreadingTCPServer):
         self._carried.discard(request)
         super().shutdown_request(request)
 
-    def hang_up(self) -> None:
-        """End every connection."""
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def cut(self) -> None:
+        """End every connection there is; new ones are carried."""
         for each in list(self._carried):
             _end(each)
 
 
 class _Carrier(BaseRequestHandler):
-    server: _Link
+    server: Link
     request: socket.socket
 
     def handle(self) -> None:

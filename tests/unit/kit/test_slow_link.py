@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kit.slow_link import slow_link
+from kit.slow_link import carried, slow_link
 
 ONE_WAY_MS = 20
 
@@ -88,3 +88,17 @@ def test_a_port_that_is_taken_is_an_error(echo):
     link = slow_link("127.0.0.1", echo[1], echo, one_way_ms=1)
     with pytest.raises(OSError, match="in use"), link:
         pass
+
+
+def test_a_cut_ends_every_connection_and_no_later_one(echo):
+    with carried(echo) as link:
+        place = ("127.0.0.1", link.port)
+        with socket.create_connection(place, 5) as first, socket.create_connection(place, 5) as two:
+            for each in (first, two):
+                each.sendall(b"here")
+                assert read(each, 4) == b"here"
+            link.cut()
+            assert first.recv(1) == two.recv(1) == b""
+        with socket.create_connection(place, 5) as later:
+            later.sendall(b"again")
+            assert read(later, 5) == b"again"
