@@ -158,6 +158,11 @@ class PulsarClient:
         heard, self._heard = self._heard, []
         return heard
 
+    def heard_so_far(self) -> list[BaseCommand]:
+        """What came, whether the engine is at rest or not; it stays."""
+        self._take()
+        return [command for command, _ in self._heard]
+
     def commands(self) -> list[BaseCommand]:
         """The same without what follows the commands."""
         return [command for command, _ in self.heard()]

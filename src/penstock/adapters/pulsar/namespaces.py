@@ -138,6 +138,10 @@ class InactiveTopicRule(_Rule, frozen=True):
     delete_while_inactive: bool = False
 
 
+ANY_DELAY_MS: Final = 1 << 60
+"""No time of delivery is farther away."""
+
+
 class DelayedDeliveryRule(_Rule, frozen=True):
     """Whether times of delivery are honoured, how exactly, and the latest allowed."""
 
@@ -403,6 +407,8 @@ class Namespaces:
         rate = policies.subscription_dispatch_rate.rate
         if subscription.dispatch_rate.is_set or rate.is_set:
             subscription.limit_dispatch(rate)
+        delays = policies.delayed_delivery
+        subscription.ignore_delays(delays.tick_time if delays.active else ANY_DELAY_MS)
 
     def _created(self, topic: Topic) -> None:
         self._apply([topic.name])

@@ -216,6 +216,9 @@ class PulsarSubscription:
         )
         if isinstance(attached, ConsumerRefusal):
             raise _refused(attached)
+        if not self.users and (stored := self.stored) is not None:
+            # Counts end with the last consumer; also when that went with a broker before this one.
+            stored.forget_attempts(queue_id)
         self.users[user] = None
         return attached
 
@@ -233,9 +236,7 @@ class PulsarSubscription:
                 self.unlogged.detach(attached)
         if self.users:
             return
-        if stored is not None and stored.options.is_durable:
-            stored.forget_attempts(self.queue.queue_id)
-        elif stored is not None:
+        if stored is not None and not stored.options.is_durable:
             self._remove("its last consumer is gone")
         self._shared.forget(self)
 

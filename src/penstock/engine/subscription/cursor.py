@@ -62,6 +62,7 @@ class QueueCursor:
     __slots__ = (
         "_clock",
         "_counts_max",
+        "delay_slack_ms",
         "delivered_mark",
         "dispatcher",
         "flagged_below",
@@ -101,6 +102,8 @@ class QueueCursor:
         self.mode = mode
         self.honours_delay = mode.honours_delay
         """Of the mode; every message with a delivery time asks."""
+        self.delay_slack_ms = 0
+        """Delivery times no farther ahead than this are not waited for."""
         self._clock = clock
         self.dispatcher = make_dispatcher(mode, clock, queue.number)
         self.is_saved = is_saved

@@ -110,6 +110,7 @@ class Subscription:
         "_body_bytes",
         "_by_queue",
         "_cursors",
+        "_delay_slack_ms",
         "_host",
         "_next_cursor",
         "_picker",
@@ -154,6 +155,7 @@ class Subscription:
         # In the order in which they are served; ``ConsumerSet`` holds the same list.
         self._cursors: list[QueueCursor] = []
         self._next_cursor = 0
+        self._delay_slack_ms = 0
         members: dict[int, Consumer] = {}
         self._picker = Picker(host, options)
         self._settler = Settler(host, options, members, self._picker)
@@ -184,6 +186,7 @@ class Subscription:
             delayed_budget=self._host.delayed_budget,
             owner=self,
         )
+        cursor.delay_slack_ms = self._delay_slack_ms
         self._by_queue[cursor.queue_id] = cursor
         # Priorities are numbered upwards and served downwards.
         self._cursors.insert(0 if self.options.is_priority else len(self._cursors), cursor)
@@ -568,8 +571,8 @@ class Subscription:
     def forget_attempts(self, queue_id: QueueId) -> None:
         """How often messages came back is forgotten; what is in flight keeps its count.
 
-        Pulsar's counts live as long as somebody is attached. It is not saved: a restart ends all
-        who are attached, and so whoever comes first after it forgets them again.
+        Pulsar's counts live as long as somebody is attached: whoever comes first forgets them. That
+        is not saved: a restart ends all who are attached, and so they are forgotten again.
         """
         self.cursor(queue_id).redelivery.counts.clear()
 
@@ -583,6 +586,15 @@ class Subscription:
         """Its own; all 0 = none."""
         own = self._pipeline.throttle.own
         return DispatchRate() if own is None else own.rate
+
+    def ignore_delays(self, upto_ms: int) -> None:
+        """Delivery times no farther ahead than this are not waited for; 0 = all are.
+
+        For what is read from now on: what waits already waits for its time.
+        """
+        self._delay_slack_ms = upto_ms
+        for cursor in self._cursors:
+            cursor.delay_slack_ms = upto_ms
 
     @property
     def unacked_max(self) -> int:
