@@ -32,7 +32,6 @@ NOT_BUILT = dict.fromkeys(
         "test_python_client::test_consumers_of_several_topics_flow_for_each",
         "test_python_client::test_failover_spreads_partitions_over_its_consumers",
         "test_cut_connections::test_the_real_client_comes_through_twenty_cuts",
-        "test_subscribe::test_a_name_may_be_taken_twice_on_shared_and_may_be_empty",
         "test_rest::test_compaction_runs_and_says_so",
     ),
     "this part of the adapter is being built",

@@ -6,8 +6,9 @@ bytes beyond the connection's share do, and then the client is sent a PONG every
 takes silence of a minute for death.
 
 Life signs are Pulsar's: a PING every 30 s whatever the traffic; whoever said nothing at all between
-two of them is cut off. Bytes that are no frame, commands that are not known or not for a broker,
-and anything but PING and PONG before CONNECT end the connection without a word.
+two of them is cut off, and so is whoever has not connected by the first. Bytes that are no frame,
+commands that are not known or not for a broker, and anything but PING and PONG before CONNECT end
+the connection without a word.
 
 Not here: what commands do (``ports.CommandGroup``, and those who are one).
 """
@@ -254,8 +255,9 @@ class PulsarConnection:
             self.closed("it did not answer")
             return
         if now_ms >= self._ping_ms:
-            if not self._was_heard:
-                self.hang_up(f"nothing came for {PING_MS // 1000} s")
+            if not (self._was_heard and self.is_established):
+                what = "nothing" if self.is_established else "no CONNECT"
+                self.hang_up(f"{what} came for {PING_MS // 1000} s")
                 return
             self._was_heard = False
             self._ping_ms = now_ms + PING_MS

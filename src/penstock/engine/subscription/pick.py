@@ -318,8 +318,10 @@ class Picker:
             self.dead_letter(cursor, entry, record, Cause.EXPIRED)
         elif self.filter is not None and not self.filter.matches_record(record):
             self._drop(cursor, Cause.ACKED, offset, span)
-        elif cursor.honours_delay and entry[7] & _DEFERRED and (
-            record.deliver_ms > now_ms + cursor.delay_slack_ms
+        elif (
+            cursor.honours_delay
+            and entry[7] & _DEFERRED
+            and (record.deliver_ms > now_ms + cursor.delay_slack_ms)
         ):
             due_ms = self._host.clock.monotonic_ms() + record.deliver_ms - now_ms
             cursor.redelivery.delay(offset, due_ms, unsettled)

@@ -111,3 +111,154 @@ def test_who_does_not_answer_a_probe_is_cut_off(bench, client):
 
     assert told == [False]
     assert client.connection.is_over
+
+
+# ---- strangers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [b"", b"\0\0", encode(command("PING")), b"\0\0\0\x20\0\0\0\x1c"])
+def test_who_does_not_connect_within_30_s_is_closed(bench, first):
+    """Also with half a frame, and whatever was said before."""
+    stranger = bench.stranger()
+    if first:
+        stranger.raw(first)
+    bench.pass_time(PING_MS - 100)
+    assert not stranger.is_closed
+    stranger.commands()
+    bench.pass_time(100)
+
+    assert stranger.is_closed
+    assert stranger.commands() == []
+
+
+def test_a_silent_client_is_pinged_at_30_s_and_closed_at_60(bench, client):
+    bench.pass_time(PING_MS)
+    assert kinds(client) == ["PING"]
+    bench.pass_time(PING_MS - 100)
+    assert not client.is_closed
+    bench.pass_time(100)
+
+    assert client.is_closed
+
+
+def test_a_client_that_grants_permits_lives_without_a_single_pong(bench, client):
+    for _ in range(13):
+        bench.pass_time(10_000)
+        client.say("FLOW", consumer_id=1, messagePermits=1)
+
+    assert not client.is_closed
+    assert kinds(client) == ["PING"] * 4
+
+
+# ---- a socket that is not read ------------------------------------------------------------------
+
+
+@pytest.fixture
+def unread(bench, client, monkeypatch):
+    """A client whose share of memory is used up."""
+    engine_connection = client.connection.engine_connection
+    held = {"is": True}
+    monkeypatch.setattr(
+        type(engine_connection), "may_read", property(lambda _: not held["is"]), raising=False
+    )
+    client.connection.gate_changed(False, {})
+    return held
+
+
+def test_a_client_that_is_not_read_is_sent_a_pong_every_10_s_and_is_not_cut_off(
+    bench, client, unread
+):
+    bench.pass_time(130_000)
+
+    heard = kinds(client)
+    assert heard.count("PONG") == 13
+    assert not client.is_closed
+    assert not client.connection.is_reading
+
+
+def test_a_client_that_is_read_again_is_sent_no_more_pongs(bench, client, unread):
+    bench.pass_time(20_000)
+    unread["is"] = False
+    kinds(client)
+    bench.pass_time(9_000)
+
+    assert "PONG" not in kinds(client)
+
+
+def test_who_is_not_read_is_not_taken_for_dead_when_its_place_is_wanted(bench, client, unread):
+    told = []
+    client.connection.probe(told.append)
+    bench.pass_time(PROBE_MS)
+
+    assert told == [True]
+    assert not client.is_closed
+
+
+# ---- ids ----------------------------------------------------------------------------------------
+
+
+def test_request_ids_may_collide(client):
+    """Clients count look-ups and everything else apart."""
+    client.say("LOOKUP", topic="t", request_id=1)
+    client.say("PRODUCER", topic="t", producer_id=1, request_id=1)
+    client.say("PARTITIONED_METADATA", topic="t", request_id=1)
+
+    assert sorted(kinds(client)) == [
+        "LOOKUP_RESPONSE", "PARTITIONED_METADATA_RESPONSE", "PRODUCER_SUCCESS",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, 2**63 - 1, 2**63, NO_ID])
+def test_ids_are_any_number_of_64_bits(client, number):
+    client.say("PRODUCER", topic="t", producer_id=number, request_id=number)
+    (answer,) = client.commands()
+    assert answer.producer_success.request_id == number
+    client.say(
+        "SUBSCRIBE", topic="t", subscription="s", subType="Shared", consumer_id=number,
+        request_id=number,
+    )  # fmt: skip
+    (answer,) = client.commands()
+
+    assert answer.success.request_id == number
+
+
+def test_transactions_are_not_enabled(client):
+    assert client.error("TC_CLIENT_CONNECT_REQUEST", tc_id=0, request_id=3) == (
+        ServerError.NotAllowedError,
+        "Transactions are not enabled.",
+    )
+
+
+def test_a_probe_is_told_after_what_was_said_is_served(bench, client):
+    """Whoever closes its consumer in the read that answers has left its place."""
+    order = []
+    client.connection.probe(lambda is_alive: order.append(("probe", is_alive)))
+    client.connection.write = lambda data: order.append("reply")
+    client.say("PING")
+
+    assert order == ["reply", ("probe", True)]
+
+
+def test_a_client_that_hangs_up_while_it_is_asked_is_gone(bench, client):
+    told = []
+    client.connection.probe(told.append)
+    client.raw(b"\0\0\0\0")
+    assert told == []
+    client.vanish()
+
+    assert told == [False]
+
+
+def test_a_broker_that_stops_closes_what_clients_have_and_then_the_connection(client):
+    client.say("PRODUCER", topic="t", producer_id=1, request_id=1)
+    client.say(
+        "SUBSCRIBE", topic="t", subscription="s", subType="Shared", consumer_id=2, request_id=2
+    )
+    client.heard()
+    client.connection.stopping("the broker stops")
+
+    told = {BaseCommand.Type.Name(each.type): each for each in client.commands()}
+    assert told.keys() == {"CLOSE_PRODUCER", "CLOSE_CONSUMER"}
+    assert told["CLOSE_PRODUCER"].close_producer.request_id == NO_ID
+    assert told["CLOSE_CONSUMER"].close_consumer.request_id == NO_ID
+    assert client.is_closed

@@ -1,4 +1,4 @@
-"""Unit tests for acks, redelivery, SEEK, UNSUBSCRIBE and what consumers ask: their words and laws."""
+"""Unit tests for acks, redelivery, SEEK, UNSUBSCRIBE and what consumers ask: words and laws."""
 
 import pytest
 
@@ -130,9 +130,7 @@ def test_an_ack_of_what_was_never_delivered_is_ignored(bench, client, publisher)
 
 def test_an_ack_for_an_unknown_consumer_has_no_answer_at_all(client, publisher):
     sent = publisher.publish()
-    client.say(
-        "ACK", consumer_id=99, ack_type="Individual", message_id=[as_id(sent)], request_id=1
-    )
+    client.say("ACK", consumer_id=99, ack_type="Individual", message_id=[as_id(sent)], request_id=1)
 
     assert client.commands() == []
     assert not client.is_closed
@@ -636,7 +634,7 @@ def test_a_second_seek_while_one_runs_is_refused(bench, client, publisher):
     (topic,) = bench.broker.topics._used.values()
     first.seek(sent[1])
     with pytest.raises(PulsarError, match="Failed to fence subscription") as refused:
-        bench.broker.subscriptions.seek(topic, "s", 0, lambda: None)
+        bench.broker.subscriptions.get(topic, "s").seek(0)
 
     assert refused.value.code is ServerError.UnknownError
     assert [each for each, _ in left(client)] == sent[1:]
@@ -787,9 +785,7 @@ def test_acks_that_came_before_the_close_count(client, publisher):
     sent = publisher.publish_all(2)
     consumer = ready(client).flow(10)
     consumer.ids()
-    client.say(
-        "ACK", consumer_id=consumer.id, ack_type="Individual", message_id=[as_id(sent[0])]
-    )
+    client.say("ACK", consumer_id=consumer.id, ack_type="Individual", message_id=[as_id(sent[0])])
     client.say("CLOSE_CONSUMER", consumer_id=consumer.id, request_id=1)
 
     assert [each for each, _ in left(client)] == sent[1:]

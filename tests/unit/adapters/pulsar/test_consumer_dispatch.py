@@ -545,7 +545,7 @@ def test_after_an_unload_a_subscription_stands_where_it_stood(bench, client, pub
     consumer = join(client, "a", "Shared").flow(10)
     consumer.ids()
     consumer.ack(sent[0])
-    (topic,) = [each for each in bench.broker.topics._used.values()]
+    (topic,) = bench.broker.topics._used.values()
     bench.broker.topics.unload(topic.name)
 
     assert join(client, "a", "Shared").flow(10).ids() == sent[1:]
