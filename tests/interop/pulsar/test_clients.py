@@ -187,6 +187,8 @@ def test_the_java_and_the_go_client_see_what_they_see_at_pulsar(converse, client
     assert sorted(shared["first"] + shared["second"], key=int) == TWENTY
     assert shared["again"] == sorted(shared["second"])
     assert shared["counts"] == [1]
+    assert seen["retry"].pop("is_from").endswith("-retry")
+    assert seen["retry"] == {"tries": ["0", "1", "2"], "letter": "unwanted", "left": []}
     assert seen["key_shared"]["first"] | seen["key_shared"]["second"] == SIXTY_BY_KEY
     assert not seen["key_shared"]["first"].keys() & seen["key_shared"]["second"].keys()
     assert seen["seek"] == {

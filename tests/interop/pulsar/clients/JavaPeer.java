@@ -12,6 +12,7 @@ import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -57,6 +58,7 @@ public final class JavaPeer {
             peer.chunks();
             peer.exclusive();
             peer.shared();
+            peer.retry();
             peer.failover();
             peer.keyShared();
             peer.seek();
@@ -186,6 +188,25 @@ public final class JavaPeer {
                     "again", bodies(again).stream().sorted().collect(Collectors.toList()),
                     "counts", again.stream().map(Message::getRedeliveryCount).distinct()
                             .collect(Collectors.toList()));
+        }
+    }
+
+    private void retry() throws Exception {
+        String topic = topic("retry");
+        List<String> tries = new ArrayList<>();
+        try (Consumer<byte[]> letters = consumer(topic + "-s-DLQ", SubscriptionType.Shared).subscribe();
+                Consumer<byte[]> consumer = consumer(topic, SubscriptionType.Shared).enableRetry(true)
+                        .deadLetterPolicy(DeadLetterPolicy.builder().maxRedeliverCount(2).build()).subscribe();
+                Producer<byte[]> producer = alone(topic).create()) {
+            producer.send(bytes("unwanted"));
+            for (int time = 0; time < 3; time++) {
+                Message<byte[]> message = receive(consumer, 1).get(0);
+                tries.add(message.getProperties().getOrDefault("RECONSUMETIMES", "0"));
+                consumer.reconsumeLater(message, 1, TimeUnit.MILLISECONDS);
+            }
+            Message<byte[]> letter = receive(letters, 1).get(0);
+            tell("retry", "tries", tries, "letter", text(letter), "is_from", letter.getProperty("REAL_TOPIC"),
+                    "left", bodies(receiveRest(consumer)));
         }
     }
 

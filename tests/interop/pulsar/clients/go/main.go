@@ -51,8 +51,9 @@ func main() {
 		run  func(topic string) facts
 	}{
 		{"produce", produce}, {"batches", batches}, {"chunks", chunks}, {"exclusive", exclusive},
-		{"shared", shared}, {"failover", failover}, {"key_shared", keyShared}, {"seek", seek},
-		{"reader", reader}, {"partitions", partitions}, {"pattern", pattern}, {"schema", schema},
+		{"shared", shared}, {"retry", retry}, {"failover", failover}, {"key_shared", keyShared},
+		{"seek", seek}, {"reader", reader}, {"partitions", partitions}, {"pattern", pattern},
+		{"schema", schema},
 	}
 	for _, step := range steps {
 		seen := step.run(prefix + "-" + step.name)
@@ -187,6 +188,34 @@ func shared(topic string) facts {
 		distinct = append(distinct, count)
 	}
 	return facts{"first": bodies(firsts), "second": bodies(seconds), "again": found, "counts": distinct}
+}
+
+func retry(topic string) facts {
+	letters := subscribe(pulsar.ConsumerOptions{Topic: topic + "-s-DLQ", Type: pulsar.Shared})
+	defer letters.Close()
+	consumer := subscribe(pulsar.ConsumerOptions{
+		Topic: topic, Type: pulsar.Shared, RetryEnable: true, DLQ: &pulsar.DLQPolicy{MaxDeliveries: 2},
+	})
+	defer consumer.Close()
+	producer := alone(topic)
+	defer producer.Close()
+	_, err := producer.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("unwanted")})
+	must(err)
+	tries := []string{}
+	for range 3 {
+		message := receive(consumer, 1)[0]
+		times := message.Properties()["RECONSUMETIMES"]
+		if times == "" {
+			times = "0"
+		}
+		tries = append(tries, times)
+		consumer.ReconsumeLater(message, time.Millisecond)
+	}
+	letter := receive(letters, 1)[0]
+	return facts{
+		"tries": tries, "letter": string(letter.Payload()), "is_from": letter.Properties()["REAL_TOPIC"],
+		"left": bodies(receiveRest(consumer)),
+	}
 }
 
 func failover(topic string) facts {
