@@ -177,9 +177,9 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
 
 
 def top_level(requirement):
-    """The module's name; that of ``protobuf`` is google."""
+    """The module's name, which some packages do not share."""
     name = re.split(r"[<>=!~ ;\[]", requirement)[0].replace("-", "_")
-    return {"protobuf": "google"}.get(name, name)
+    return {"protobuf": "google", "pulsar_client": "pulsar"}.get(name, name)
 
 
 def test_unit_and_property_tests_do_not_sleep():

@@ -78,11 +78,14 @@ class Place:
     def subscription(self):
         return f"{self.name}/pulsar/clerks"
 
-    def seen(self, name, page=None):
-        """A consumer as ``/api/flow`` shows it."""
-        stages = (page or self.page())["stages"]
-        stage = next(each for each in stages if each["name"] == self.subscription)
-        return next(each for each in stage["consumers"] if each["name"].startswith(f"{name} of "))
+    def consumers(self):
+        """Those of its subscription in ``/api/flow``, which may be some moments old."""
+        stages = [each for each in self.page()["stages"] if each["name"] == self.subscription]
+        return [consumer for stage in stages for consumer in stage["consumers"]]
+
+    def seen(self, name):
+        found = [each for each in self.consumers() if each["name"].startswith(f"{name} of ")]
+        return found[0] if found else {"blocked_by": None}
 
     def withheld(self, name, *reasons):
         """Those are soon the reasons for which a consumer gets nothing; what ``why`` says."""
@@ -211,7 +214,7 @@ def test_keys_of_consumers_that_ask_for_nothing(place):
     ben = place.consumer("ben", "Key_Shared", permits=5000)
     producer = place.peer().producer(place.topic)
     keys = (f"k{number}" for number in itertools.count())
-    key = next(key for key in keys if _is_parked(place, producer, key))
+    key = next(key for key in keys if not is_for(ben, producer, key))
     producer.publish_all([b"x"] * 4000, partition_key=key)
     said = place.withheld("ben", "look-ahead")
     assert said.endswith("waits: too much is parked for the keys of others.")
@@ -219,11 +222,10 @@ def test_keys_of_consumers_that_ask_for_nothing(place):
     ben.peer.gather()
 
 
-def _is_parked(place, producer, key):
-    """Whether a message of that key is for somebody who asks for nothing."""
+def is_for(consumer, producer, key):
+    """Whether a message of that key comes to this one."""
     producer.publish(b"x", partition_key=key)
-    page = place.page()
-    return next(each for each in page["stages"] if each["name"] == place.subscription)["ready"] > 0
+    return bool(consumer.peer.gather())
 
 
 @pytest.mark.parametrize(
@@ -279,14 +281,13 @@ def test_who_stands_by_says_in_which_partition(place):
     ]
     for _ in consumers:
         peer.expect("active_consumer_change")
-    standing = {
-        each["name"].partition(" on ")[0]
-        for stage in place.page()["stages"]
-        if stage["name"] == place.subscription
-        for each in stage["consumers"]
-        if "inactive" in each["blocked_by"]
-    }
-    assert standing == {"ben of clerks, partition 0,", "ann of clerks, partition 1,"}
+
+    def standing():
+        found = [each for each in place.consumers() if "inactive" in each["blocked_by"]]
+        return {each["name"].partition(" on ")[0] for each in found}
+
+    wanted = {"ben of clerks, partition 0,", "ann of clerks, partition 1,"}
+    eventually(lambda: standing() == wanted, ASKED_SECONDS_MAX)
 
 
 def test_nothing_to_read(place):
@@ -372,8 +373,13 @@ def test_a_producer_held_by_an_alarm_is_named_with_it(place):
 def test_names_are_those_that_clients_gave(place):
     peer = place.peer()
     peer.producer(place.topic, "shop")
-    names = [each["name"] for each in place.page()["stages"]]
-    (host, port), found = peer.socket.getsockname(), [each for each in names if "shop" in each]
-    assert [re.sub(r"pulsar-\d+", "pulsar-N", each) for each in found] == [
-        f"pulsar-N {host}:{port} till/producer shop of {place.name}"
-    ]
+    host, port = peer.socket.getsockname()
+
+    def names():
+        found = [each["name"] for each in place.page()["stages"]]
+        found = [each for each in found if f"{host}:{port}" in each]
+        return found if len(found) == 2 else None
+
+    connection, producer = eventually(names, ASKED_SECONDS_MAX)
+    assert re.fullmatch(rf"pulsar-\d+ {host}:{port} till", connection)
+    assert producer == f"{connection}/producer shop of {place.name}"

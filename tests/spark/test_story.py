@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from penstock.demo.story.publishers import CLIENTS, has_client
+
 STORY_S_MAX = 300
 """It takes under a minute on a machine that is not busy; Spark starts slowly on one that is."""
 
@@ -18,6 +20,8 @@ def test_the_whole_story_is_true():
     assert told.stdout, told.stderr
     verdict = json.loads(told.stdout)
     assert verdict["published"] == verdict["consumed"] == verdict["rows"] > 0
+    assert sum(verdict["placed_by"].values()) == verdict["placed"]
+    assert verdict["placed_by"].keys() == {"rocketmq", *filter(has_client, CLIENTS)}
     assert [each for each in verdict["checks"] if not each["is_true"]] == []
     assert verdict["refused"] > 0
     assert told.returncode == 0

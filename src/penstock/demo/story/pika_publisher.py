@@ -31,6 +31,7 @@ class PikaPublisher:
     """Uses pika."""
 
     name = "amqp"
+    title = "AMQP (pika)"
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.rpartition(":")

@@ -6,27 +6,30 @@ else changes.
 """
 
 import json
+import os
+import threading
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from penstock.client import BrokerBusy, Message, Producer, PushConsumer, ReceivedMessage, SendResult
 from penstock.client.consumer.statistics import HeldQueue
 from penstock.client.errors import ClientError
 from penstock.demo.story import TOPIC
 from penstock.demo.story.shop import OnFate, OrderPublisher, SendOutcome
+from penstock.model.errors import PenstockError
 
-NO_PIKA: Final = (
-    "pika is not installed, so all orders come by RocketMQ; "
-    "pip install 'penstock-broker[demo]' adds it"
-)
+CLIENTS: Final = {"amqp": ("pika", "pika"), "pulsar": ("pulsar-client", "_pulsar")}
+"""Protocol -> the client that a till needs, and a module only it has; RocketMQ's is our own."""
+INSTALLED_BY: Final = "pip install 'penstock-broker[demo]'"
 
 
 class RocketmqPublisher:
     """Uses ``penstock.client``."""
 
     name = "rocketmq"
+    title = "RocketMQ"
 
     def __init__(self, name_server: str) -> None:
         # One try per order: an order that was refused is counted, not hidden by a second attempt.
@@ -55,21 +58,114 @@ class RocketmqPublisher:
         self._producer.stop()
 
 
+PULSAR_WINDOW: Final = 500
+"""Orders without a receipt; less than the client itself would keep."""
+PULSAR_BATCH_MS: Final = 10
+PULSAR_ANSWERS_S_MAX: Final = 25.0
+"""Longer than the broker holds anything (``flow.hold_ms_max``)."""
+
+
+class PulsarPublisher:
+    """Uses pulsar-client as anybody would: batches, keys, a window.
+
+    The client's own threads send and say what became of an order. A SEND that the broker holds has
+    no receipt for so long, and the window fills: then the shop uses another publisher. Closed by
+    the broker, the client comes again with what has no receipt, for as long as it takes: no
+    time-out, so no order whose fate nobody knows.
+    """
+
+    name = "pulsar"
+    title = "Pulsar (pulsar-client)"
+
+    def __init__(self, endpoint: str) -> None:
+        import pulsar
+
+        self._ok: Final = pulsar.Result.Ok
+        self._refusals: Final = (
+            # What the broker says before it stores anything.
+            pulsar.Result.ProducerBlockedQuotaExceededException,
+            pulsar.Result.MessageTooBig,
+            pulsar.Result.TopicTerminated,
+        )
+        self._lock = threading.Lock()
+        self._promised = 0
+        self._is_idle = threading.Event()
+        # It would write its lines between those of the story.
+        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        self._client = pulsar.Client(f"pulsar://{endpoint}", logger=quiet)
+        try:
+            self._producer = self._client.create_producer(
+                TOPIC,
+                producer_name="shop",
+                send_timeout_millis=0,
+                batching_enabled=True,
+                batching_max_publish_delay_ms=PULSAR_BATCH_MS,
+            )
+        except pulsar.PulsarException as error:
+            self._client.close()
+            raise PenstockError(f"the Pulsar till does not open: {error}") from None
+
+    @property
+    def has_room(self) -> bool:
+        """True while its window is not full."""
+        return self._promised < PULSAR_WINDOW
+
+    def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
+        with self._lock:
+            self._promised += 1
+            self._is_idle.clear()
+
+        def answered(result: Any, _message_id: object) -> None:
+            if result == self._ok:
+                on_fate(SendOutcome.CONFIRMED, "")
+            elif result in self._refusals:
+                on_fate(SendOutcome.REFUSED, str(result))
+            else:
+                on_fate(SendOutcome.UNKNOWN, str(result))
+            with self._lock:
+                self._promised -= 1
+                if not self._promised:
+                    self._is_idle.set()
+
+        # The tag is a property of this name (D16).
+        self._producer.send_async(body, answered, {"TAGS": "new"}, partition_key=key)
+
+    def close(self) -> None:
+        """Wait for answers under way and leave."""
+        if self._promised:
+            self._is_idle.wait(PULSAR_ANSWERS_S_MAX)
+        self._client.close()
+
+
 def open_publishers(endpoints: dict[str, str]) -> list[OrderPublisher]:
     """A publisher for every protocol that the broker listens to and that has one."""
     publishers: list[OrderPublisher] = []
     if "rocketmq" in endpoints:
         publishers.append(RocketmqPublisher(endpoints["rocketmq"]))
-    if "amqp" in endpoints and has_pika():
+    if "amqp" in endpoints and has_client("amqp"):
         from penstock.demo.story.pika_publisher import PikaPublisher
 
         publishers.append(PikaPublisher(endpoints["amqp"]))
+    if "pulsar" in endpoints and has_client("pulsar"):
+        publishers.append(PulsarPublisher(endpoints["pulsar"]))
     return publishers
 
 
-def has_pika() -> bool:
-    """Whether RabbitMQ's Python client is there."""
-    return find_spec("pika") is not None
+def has_client(protocol: str) -> bool:
+    """Whether the Python client of that protocol is there."""
+    _, module = CLIENTS[protocol]
+    return find_spec(module) is not None
+
+
+def tills_text(publishers: Sequence[OrderPublisher]) -> str:
+    """Which tills are open, and how to open the others."""
+    by = [each.title for each in publishers]
+    text = " and ".join([", ".join(by[:-1]), by[-1]] if by[1:] else by)
+    shut = [protocol for protocol in CLIENTS if not has_client(protocol)]
+    if not shut:
+        return text
+    missing = " and ".join(CLIENTS[protocol][0] for protocol in shut)
+    return f"{text} (without {missing}; {INSTALLED_BY} adds what there is for this machine)"
 
 
 # ---- billing ------------------------------------------------------------------------------------

@@ -128,6 +128,8 @@ class OrderPublisher(Protocol):
     """Sends orders by one protocol."""
 
     name: str
+    title: str
+    """For people."""
 
     @property
     def has_room(self) -> bool:

@@ -24,12 +24,11 @@ from penstock.demo.story import QUEUES, QUIET_PER_S, TOPIC, Size
 from penstock.demo.story.board import Board, Screen
 from penstock.demo.story.processes import Job, Processes
 from penstock.demo.story.publishers import (
-    NO_PIKA,
     PULL,
     THRESHOLD,
     Billing,
-    has_pika,
     open_publishers,
+    tills_text,
 )
 from penstock.demo.story.shop import Shop
 from penstock.model.errors import PenstockError
@@ -138,7 +137,8 @@ class Story:
             )
         self.say(
             f"a private broker is ready: RocketMQ {self.broker.endpoints['rocketmq']}, "
-            f"AMQP {self.broker.endpoints['amqp']}, Flight {flight}, "
+            f"AMQP {self.broker.endpoints['amqp']}, Pulsar {self.broker.endpoints['pulsar']}, "
+            f"Flight {flight}, "
             f"HTTP {self.broker.endpoints['http']}"
         )
         self.job = Job(directory)
@@ -151,13 +151,10 @@ class Story:
         stack.callback(self.shop.close)
         self.shop.open()
         self.board = Board(self.broker, self.shop, self.billing, self.job)
-        publishers = "RocketMQ and AMQP (pika)" if has_pika() else "RocketMQ"
         self.say(
-            f"the shop places {self.size.orders_per_s} orders a second by {publishers}, billing "
-            "consumes them; Spark starts meanwhile"
+            f"the shop places {self.size.orders_per_s} orders a second by "
+            f"{tills_text(self.shop.publishers)}; billing consumes them, Spark starts meanwhile"
         )
-        if not has_pika():
-            self.say(NO_PIKA)
 
     def _keep(self) -> None:
         endpoints = self.broker.endpoints
@@ -215,6 +212,7 @@ class Story:
         self.check("the broker stayed small", peak < MEMORY_BYTES_MAX, f"peak {size_text(peak)}")
         self.figures = {
             "placed": shop.placed,
+            "placed_by": shop.sent_by,
             "published": stored,
             "refused": shop.refused,
             "consumed": len(billing.numbers),

@@ -1,14 +1,47 @@
 """Which tills a shop has."""
 
+import pytest
+
 from penstock.demo.story import publishers
-from penstock.demo.story.publishers import NO_PIKA, open_publishers
+from penstock.demo.story.publishers import open_publishers, tills_text
+
+EVERYWHERE = {"amqp": "127.0.0.1:1", "pulsar": "127.0.0.1:1"}
 
 
-def test_without_pika_there_is_no_amqp_till_and_nobody_minds(monkeypatch):
-    monkeypatch.setattr(publishers, "find_spec", lambda _name: None)
-    assert open_publishers({"amqp": "127.0.0.1:1"}) == []
-    assert "penstock-broker[demo]" in NO_PIKA
+class Till:
+    def __init__(self, title):
+        self.title = title
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """These modules are installed and no others."""
+
+    def install(*modules):
+        monkeypatch.setattr(publishers, "find_spec", lambda name: name in modules or None)
+
+    return install
+
+
+def test_without_its_client_a_protocol_has_no_till_and_nobody_minds(only):
+    only()
+    assert open_publishers(EVERYWHERE) == []
 
 
 def test_a_listener_that_is_not_there_has_no_till():
     assert open_publishers({"http": "127.0.0.1:1"}) == []
+
+
+def test_it_is_said_which_tills_are_open(only):
+    only("pika", "_pulsar")
+    assert tills_text([Till("a")]) == "a"
+    assert tills_text([Till("a"), Till("b")]) == "a and b"
+    assert tills_text([Till("a"), Till("b"), Till("c")]) == "a, b and c"
+
+
+def test_it_is_said_what_is_missing_for_the_others(only):
+    only("pika")
+    said = tills_text([Till("a"), Till("b")])
+    assert said.startswith("a and b (without pulsar-client; pip install 'penstock-broker[demo]'")
+    only()
+    assert "(without pika and pulsar-client; " in tills_text([Till("a")])
