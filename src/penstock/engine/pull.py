@@ -14,7 +14,9 @@ Not here: the table of holds (``flow/long_poll.py``), what an answer looks like 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -161,11 +163,17 @@ class PullService:
         """When ``due`` has something to do."""
         return self._held.next_deadline_ms
 
-    def search_published(self, queue: SubscribedQueue, born_ms: int) -> int:
+    def search_published(
+        self,
+        queue: SubscribedQueue,
+        published_ms: int,
+        time_of: Callable[[Record], int] = attrgetter("born_ms"),
+    ) -> int:
         """The first offset published at or after that time, by its client's clock; else the end.
 
         ``index.search_time`` goes by the time of storing, which no client knows. By bisection, a
         record read for each step: publish times are taken to rise, as Pulsar takes them.
+        ``time_of``: where a protocol knows more than one time of a message.
         """
         index = queue.index
         low, high = index.min_offset, queue.visible_end(False)
@@ -178,8 +186,8 @@ class PullService:
             position, first, _, store_ms, length, messages, _, _ = entries[0]
             (record,) = self._host.read([(position, length)])
             # What cannot be read, or says no time, is as old as its place in the log.
-            published_ms = store_ms if record is None else record.born_ms or store_ms
-            if published_ms >= born_ms:
+            at_ms = store_ms if record is None else time_of(record) or store_ms
+            if at_ms >= published_ms:
                 high = max(low, min(first, middle))
             else:
                 low = first + messages

@@ -447,11 +447,10 @@ class Consumer:
         asked, topic = self._asked, self.topic
         if not topic.is_persistent:
             return Start.LATEST
-        engine = self._broker.engine
         if asked.start_message_rollback_duration_sec:
             back_ms = asked.start_message_rollback_duration_sec * 1000
             from_ms = max(0, self._broker.clock.wall_ms() - back_ms)
-            return engine.pulls.search_published(topic.queue, from_ms)
+            return self._broker.subscriptions.offset_at(topic, from_ms)
         if not asked.durable and asked.HasField("start_message_id"):
             start = asked.start_message_id
             where = MessageId(start.ledgerId, start.entryId)
@@ -790,8 +789,8 @@ class Consumer:
             is_exact = self._broker.settings.acknowledgment_at_batch_index_level
             self.subscription.seek(offset, done, list(to.ack_set) if is_exact else None)
         else:
-            pulls = self._broker.engine.pulls
-            offset = pulls.search_published(self.topic.queue, asked.message_publish_time)
+            at_ms = asked.message_publish_time
+            offset = self._broker.subscriptions.offset_at(self.topic, at_ms)
             self.subscription.seek(offset, done)
 
     def unsubscribe(self, request_id: int, *, force: bool) -> None:

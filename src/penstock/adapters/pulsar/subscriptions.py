@@ -34,6 +34,7 @@ from penstock.engine.host import FailoverRule, Mode, Start, SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, KeyRange, RefusalReason
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.wire.pulsar.frames import ServerError, signed
+from penstock.wire.pulsar.metadata import publish_ms
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.namespaces import Namespaces
@@ -605,7 +606,7 @@ class PulsarSubscriptions:
         stored = self.get(topic, name).stored
         if stored is not None:
             queue = topic.queue
-            upto = self.engine.pulls.search_published(queue, now_ms - older_than_s * 1000)
+            upto = self.offset_at(topic, now_ms - older_than_s * 1000)
             stored.settle_upto(queue.queue_id, upto)
 
     def topic_ended(self, topic: PulsarTopic) -> None:
@@ -626,6 +627,10 @@ class PulsarSubscriptions:
         at = max(place(queue, where.ledger, where.entry, index.next_offset), index.min_offset)
         found = index.entries(at, 1) if at < index.next_offset else []
         return min(at, found[0][1]) if found else at
+
+    def offset_at(self, topic: PulsarTopic, published_ms: int) -> int:
+        """The first message that was published then or later, by its client's clock; or the end."""
+        return self.engine.pulls.search_published(topic.queue, published_ms, publish_ms)
 
     # For subscriptions and consumers.
 

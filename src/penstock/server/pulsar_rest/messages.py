@@ -115,7 +115,7 @@ async def id_at(
     """The first message that was published then or later; the next id there will be without one."""
     topic = one_topic(api, name, "Get message ID by timestamp")
     to_ms = to_number("the time", time_ms)
-    return message_id(topic, api.broker.engine.pulls.search_published(topic.queue, to_ms))
+    return message_id(topic, api.broker.subscriptions.offset_at(topic, to_ms))
 
 
 async def last_id(api: RestContext, _request: RestRequest, name: PulsarName) -> dict[str, Any]:

@@ -230,7 +230,7 @@ async def reset_to_time(
     for topic in parts:
         found = api.broker.subscriptions.find(topic, subscription)
         if found is not None:
-            found.seek(api.broker.engine.pulls.search_published(topic.queue, to_ms))
+            found.seek(api.broker.subscriptions.offset_at(topic, to_ms))
         await pace.step(SEARCH_STEPS)
     await api.durable()
 

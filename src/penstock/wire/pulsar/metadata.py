@@ -87,6 +87,13 @@ def parse_metadata(data: bytes) -> MessageMetadata:
     return metadata
 
 
+def publish_ms(record: Record) -> int:
+    """When a client published a record, by its clock; of another protocol, when it was born."""
+    if record.wire == _PULSAR and is_readable(record):
+        return min(parse_metadata(record.properties).publish_time, TIME_MS_MAX)
+    return record.born_ms
+
+
 def is_readable(record: Record) -> bool:
     """Whether a Pulsar record is a message that a Pulsar client can read."""
     return record.shape.body_at > 0

@@ -241,3 +241,12 @@ def test_ids_of_what_has_none(rest, what):
     found = rest("GET", f"non-persistent/public/default/orders/{what}")
     assert found.status == 405
     assert "non-persistent topic is not allowed" in found.reason
+
+
+def test_times_are_those_of_publishing_whatever_the_event_was(rest, shop):
+    for number, event_ms in enumerate((9_000, 5_000, 1_000)):
+        tail = message_tail(number, b"x", publish_time=1_000 * (number + 1), event_time=event_ms)
+        shop.send(tail=tail)
+    assert [rest.get(f"{TOPIC}/messageid/{ms}")["entryId"] for ms in (0, 1_500, 2_500)] == [
+        0, 1, 2,
+    ]  # fmt: skip
