@@ -593,6 +593,8 @@ class Answer(NamedTuple):
 
     status: int
     text: str
+    headers: dict[str, str] = {}
+    """Names in lower case."""
 
     @property
     def json(self) -> Any:
@@ -640,7 +642,8 @@ class PulsarRest:
             text = None if body is None else json.dumps(body)
             connection.request(method, whole, text, headers)
             found = connection.getresponse()
-            return Answer(found.status, found.read().decode("utf-8", "replace"))
+            told = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, found.read().decode("utf-8", "replace"), told)
         finally:
             connection.close()
 

@@ -1,8 +1,11 @@
 """The REST API as clients' tests and the administration tool use it (observations 13)."""
 
+import json
+
 import pytest
 
 from kit.pulsar_peer import EARLIEST
+from penstock.wire.pulsar.protocol_pb2 import KeyValue
 
 
 def path(pulsar, topic):
@@ -203,3 +206,246 @@ def test_lists_of_topics(pulsar, peer):
     assert sorted(found) == sorted([topic, *(f"{parts}-partition-{i}" for i in (0, 1))])
     assert namespace in pulsar.rest.get("namespaces/public").json
     assert "public" in pulsar.rest.get("tenants").json
+
+
+# ---- subscriptions
+
+
+FIRST = {"ledgerId": -1, "entryId": -1}
+MISSING = [
+    ("GET", "subscriptions", None),
+    ("DELETE", "subscription/s", None),
+    ("POST", "subscription/s/skip/1", None),
+    ("POST", "subscription/s/skip_all", None),
+    ("POST", "subscription/s/expireMessages/1", None),
+    ("POST", "all_subscription/expireMessages/1", None),
+    ("POST", "subscription/s/resetcursor/1", None),
+    ("GET", "subscription/s/position/1", None),
+    ("GET", "messageid/1", None),
+    ("GET", "stats", None),
+    ("GET", "internalStats", None),
+    ("GET", "lastMessageId", None),
+    ("POST", "terminate", None),
+    ("PUT", "unload", None),
+    ("GET", "retention", None),
+]
+
+
+@pytest.mark.parametrize(("method", "what", "body"), MISSING)
+def test_nothing_is_done_to_a_topic_that_is_not_there(pulsar, plain, method, what, body):
+    found = pulsar.rest.call(method, f"{plain}/{what}", body)
+    topic = plain.replace("persistent/", "persistent://", 1)
+    assert (found.status, found.reason) == (404, f"Topic {topic} not found")
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "body"),
+    [
+        ("DELETE", "", None),
+        ("POST", "/skip/1", None),
+        ("POST", "/skip_all", None),
+        ("POST", "/expireMessages/1", None),
+        ("POST", "/resetcursor/1", None),
+        ("POST", "/resetcursor", FIRST),
+    ],
+)
+def test_nothing_is_done_to_a_subscription_that_is_not_there(pulsar, plain, method, what, body):
+    assert pulsar.rest.put(plain).status == 204
+    found = pulsar.rest.call(method, f"{plain}/subscription/s{what}", body)
+    topic = plain.replace("persistent/", "persistent://", 1)
+    assert (found.status, found.reason) == (404, f"Subscription s not found for topic {topic}")
+
+
+def test_a_subscription_makes_its_topic(pulsar, plain):
+    assert pulsar.rest.put(f"{plain}/subscription/s", "earliest").status == 204
+    assert pulsar.rest.get(f"{plain}/subscriptions").json == ["s"]
+
+
+def test_a_subscription_in_use_is_deleted_by_force_only(pulsar, peer, topic):
+    consumer = peer.consumer(topic, "s")
+    place = f"{path(pulsar, topic)}/subscription/s"
+    found = pulsar.rest.delete(place)
+    assert (found.status, found.reason) == (412, "Subscription has active connected consumers")
+    assert pulsar.rest.delete(f"{place}?force=true").status == 204
+    consumer.expect_closed()
+
+
+def test_a_reset_to_a_message_and_behind_it(pulsar, peer, topic):
+    sent = peer.producer(topic).publish_all([b"x"] * 5)
+    place = f"{path(pulsar, topic)}/subscription/s"
+    assert pulsar.rest.put(place).status == 204
+    where = {"ledgerId": sent[2][0], "entryId": sent[2][1], "partitionIndex": -1}
+    for body, left in ((where, 3), ({**where, "excluded": True}, 2), (FIRST, 5)):
+        assert pulsar.rest.post(f"{place}/resetcursor", body).status == 204
+        assert pulsar.backlog(topic, "s") == left
+    assert pulsar.rest.post(f"{place}/expireMessages", where).status == 204
+    pulsar.eventually(lambda: pulsar.backlog(topic, "s") == 2, "the first three expire")
+
+
+def test_partitions_have_it_together(pulsar):
+    topic = pulsar.topic(partitions=3)
+    place = f"{path(pulsar, topic)}/subscription/s"
+    assert pulsar.rest.put(place, FIRST).status == 204
+    again = pulsar.rest.put(place, FIRST)
+    assert (again.status, again.reason) == (409, "Subscription already exists for topic")
+    for number in range(3):
+        part = f"{path(pulsar, topic)}-partition-{number}"
+        assert pulsar.rest.get(f"{part}/subscriptions").json == ["s"]
+    assert pulsar.rest.get(f"{path(pulsar, topic)}/subscriptions").json == ["s"]
+    assert pulsar.rest.post(f"{place}/skip_all").status == 204
+    assert pulsar.rest.post(f"{place}/resetcursor/0").status == 204
+    for method, what, body in (
+        ("POST", "skip/1", None),
+        ("POST", "resetcursor", FIRST),
+        ("GET", "position/1", None),
+    ):
+        assert pulsar.rest.call(method, f"{place}/{what}", body).status == 405
+    found = pulsar.rest.get(f"{path(pulsar, topic)}/partitioned-stats").json
+    assert found["metadata"]["partitions"] == len(found["partitions"]) == 3
+    assert list(found["subscriptions"]) == ["s"]
+    assert pulsar.rest.delete(place).status == 204
+    assert pulsar.rest.get(f"{path(pulsar, topic)}/subscriptions").json == []
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "status"),
+    [
+        ("PUT", "subscription/s", 400),
+        ("POST", "subscription/s/expireMessages/5", 405),
+        ("POST", "subscription/s/resetcursor/0", 204),
+        ("GET", "subscription/s/position/1", 405),
+        ("GET", "messageid/0", 405),
+        ("GET", "lastMessageId", 405),
+        ("POST", "terminate", 406),
+    ],
+)
+def test_without_a_log_there_are_no_places(pulsar, peer, method, what, status):
+    topic = pulsar.topic(domain="non-persistent")
+    peer.consumer(topic, "s", "Shared")
+    assert pulsar.rest.get(f"{path(pulsar, topic)}/subscriptions").json == ["s"]
+    body = FIRST if method == "PUT" else None
+    assert pulsar.rest.call(method, f"{path(pulsar, topic)}/{what}", body).status == status
+
+
+# ---- messages
+
+
+def test_a_peeked_message_says_what_it_is(pulsar, peer, topic):
+    producer = peer.producer(topic, "till")
+    place = f"{path(pulsar, topic)}/subscription/s"
+    pulsar.rest.put(place)
+    ledger, entry = producer.publish(
+        b"body",
+        partition_key="k",
+        publish_time=1_700_000_000_123,
+        event_time=1_600_000_000_000,
+        properties=[KeyValue(key="colour", value="red")],
+    )
+    found = pulsar.rest.get(f"{place}/position/1")
+    assert (found.status, found.text) == (200, "body")
+    told = found.headers
+    assert told["x-pulsar-message-id"] == f"{ledger}:{entry}"
+    assert json.loads(told["x-pulsar-property"]) == {"colour": "red"}
+    assert told["x-pulsar-publish-time"] == "2023-11-14T22:13:20.123Z"
+    assert told["x-pulsar-event-time"].startswith("2020-09-13T12:26:40")
+    assert told["x-pulsar-producer-name"] == "till"
+    assert told["x-pulsar-partition-key"] == "k"
+    assert told["x-pulsar-is-encrypted"] == "false"
+    missing = pulsar.rest.get(f"{place}/position/2")
+    assert (missing.status, missing.reason) == (404, "Message not found")
+    by_id = pulsar.rest.get(f"{path(pulsar, topic)}/ledger/{ledger}/entry/{entry}")
+    assert by_id.text == "body"
+    assert pulsar.rest.get(f"{path(pulsar, topic)}/examinemessage").text == "body"
+
+
+def test_a_peeked_batch_comes_whole(pulsar, peer, topic):
+    place = f"{path(pulsar, topic)}/subscription/s"
+    pulsar.rest.put(place)
+    peer.producer(topic).publish([b"one", b"two"])
+    found = pulsar.rest.get(f"{place}/position/1")
+    assert found.headers["x-pulsar-num-batch-message"] == "2"
+    assert found.text.encode() == b"\0\0\0\2\x18\3one\0\0\0\2\x18\3two"
+
+
+def test_ids_at_times(pulsar, peer, topic):
+    producer = peer.producer(topic)
+    sent = [producer.publish(publish_time=1_000 * n, event_time=9_000 - n) for n in (1, 2, 3)]
+    for ms, expected in ((0, sent[0]), (1_500, sent[1]), (3_000, sent[2])):
+        found = pulsar.rest.get(f"{path(pulsar, topic)}/messageid/{ms}").json
+        assert (found["ledgerId"], found["entryId"]) == expected
+    found = pulsar.rest.get(f"{path(pulsar, topic)}/messageid/9000").json
+    assert found["entryId"] == sent[2][1] + 1
+
+
+# ---- schemas
+
+
+def text_of(*fields):
+    said = [{"name": each, "type": ["null", "string"], "default": None} for each in fields]
+    return json.dumps({"type": "record", "name": "A", "fields": said})
+
+
+def test_schemas_are_brought_shown_and_deleted(pulsar, plain):
+    pulsar.rest.put(plain)
+    place = plain.replace("persistent/", "schemas/", 1)
+    missing = pulsar.rest.get(f"{place}/schema")
+    assert (missing.status, missing.reason) == (404, "Schema not found")
+    body = {"type": "JSON", "schema": text_of("a"), "properties": {"x": "y"}}
+    more = {**body, "schema": text_of("a", "b")}
+    for given, version in ((body, 0), (body, 0), (more, 1), (body, 0)):
+        found = pulsar.rest.post(f"{place}/schema", given)
+        assert (found.status, found.json) == (200, {"version": {"version": version}})
+    shown = pulsar.rest.get(f"{place}/schema").json
+    assert (shown["version"], shown["type"], shown["data"]) == (1, "JSON", text_of("a", "b"))
+    assert pulsar.rest.get(f"{place}/schema/0").json["data"] == text_of("a")
+    assert pulsar.rest.get(f"{place}/schema/7").status == 404
+    found = pulsar.rest.get(f"{place}/schemas").json["getSchemaResponses"]
+    assert [each["version"] for each in found] == [0, 1]
+    assert pulsar.rest.post(f"{place}/version", body).json == {"version": 0}
+    other = {**body, "schema": text_of("c")}
+    assert pulsar.rest.post(f"{place}/version", other).json == {"version": -1}
+    found = pulsar.rest.post(f"{place}/compatibility", other)
+    answer = {"schemaCompatibilityStrategy": "FULL", "compatibility": True}
+    assert (found.status, found.json) == (202, answer)
+    wrong = {"type": "STRING", "schema": "", "properties": {}}
+    assert pulsar.rest.post(f"{place}/schema", wrong).status == 409
+    assert pulsar.rest.post(f"{place}/schema", {**body, "schema": "{no"}).status == 422
+    # Numbers go on: messages carry those of old schemas.
+    assert pulsar.rest.delete(f"{place}/schema").json == {"version": 2}
+    assert pulsar.rest.get(f"{place}/schema").status == 404
+    assert pulsar.rest.post(f"{place}/schema", wrong).json == {"version": {"version": 3}}
+
+
+def test_the_schema_of_a_pair_is_one_object(pulsar, plain):
+    pulsar.rest.put(plain)
+    place = plain.replace("persistent/", "schemas/", 1)
+    data = '{"key":{"type":"string"},"value":{"type":"int"}}'
+    types = {"key.schema.type": "AVRO", "value.schema.type": "AVRO"}
+    body = {"type": "KEY_VALUE", "schema": data, "properties": types}
+    assert pulsar.rest.post(f"{place}/schema", body).status == 200
+    shown = pulsar.rest.get(f"{place}/schema").json
+    assert (shown["data"], shown["properties"]) == (data, types)
+
+
+# ---- partitions
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "body", "status"),
+    [
+        ("PUT", "-partition-9", None, 412),
+        ("PUT", "-partition-1/partitions", 3, 412),
+        ("POST", "/partitions", 1, 422),
+        ("POST", "/partitions", 2, 204),
+        ("PUT", "x/partitions", 0, 406),
+        ("POST", "x/partitions", 3, 409),
+        ("DELETE", "", None, 409),
+        ("POST", "/terminate", None, 405),
+        ("DELETE", "x/partitions", None, 404),
+        ("GET", "/stats", None, 404),
+        ("GET", "x/partitioned-stats", None, 404),
+    ],
+)
+def test_what_can_be_done_to_partitions(pulsar, method, what, body, status):
+    topic = pulsar.topic(partitions=2)
+    assert pulsar.rest.call(method, f"{path(pulsar, topic)}{what}", body).status == status

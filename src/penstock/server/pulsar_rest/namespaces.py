@@ -116,6 +116,11 @@ async def version(_api: RestContext, _request: RestRequest) -> Response:
     return PlainTextResponse(VERSION)
 
 
+async def runtime_configuration(_api: RestContext, _request: RestRequest) -> dict[str, str]:
+    """What Pulsar's tool looks for in it; our settings have other names (``penstock settings``)."""
+    return {"clusterName": CLUSTER}
+
+
 async def look_up(api: RestContext, request: RestRequest, name: PulsarName) -> dict[str, str]:
     """Where a topic is served: at the address that the client dialled."""
     api.check_namespace(name.namespace, "Namespace not found")
@@ -244,6 +249,7 @@ NAMESPACE_ROUTES: Final[RouteTable] = {
     ("GET", ("brokers", "ready")): health,
     ("GET", ("brokers", "version")): version,
     ("GET", ("brokers", "leaderBroker")): leader,
+    ("GET", ("brokers", "configuration", "runtime")): runtime_configuration,
 }
 LOOKUP_ROUTES: Final[RouteTable] = {
     ("GET", ("topic", domain, ANY, ANY, ANY, *more)): of_topic(handler, domain)

@@ -73,7 +73,7 @@ def _retention(rule: RetentionRule) -> None:
     minutes, megabytes = rule.retention_time_in_minutes, rule.retention_size_in_mb
     if minutes < -1 or megabytes < -1 or bool(minutes) != bool(megabytes):
         raise RestError(
-            412,
+            400,
             "Invalid retention policy: time and size are both 0, or both set; -1 is without limit",
         )
 
@@ -190,6 +190,14 @@ async def change(policy: Policy, api: RestContext, request: RestRequest, scope: 
     else:
         value = decoded(await request.body(), policy.kind)
     policy.check(value)
+    if isinstance(value, RetentionRule):
+        quotas = _said(api, scope).backlog_quotas or {}
+        _check_quota(
+            quotas.get(STORAGE_QUOTA),
+            value,
+            "Retention Quota must exceed configured "
+            "backlog quota for topic. Please increase retention quota and retry",
+        )
     await _say(api, scope, policy.field, None if value == UNDEFINED else value)
 
 
@@ -206,17 +214,19 @@ class GivenQuota(QuotaRule, frozen=True):
     limit: int | None = None
 
 
-async def show_quotas(api: RestContext, request: RestRequest, scope: Scope) -> dict[str, QuotaRule]:
+async def show_quotas(
+    api: RestContext, request: RestRequest, scope: Scope
+) -> dict[str, GivenQuota]:
     if request.is_set("applied"):
-        return _effective(api, scope).backlog_quotas
-    return _said(api, scope).backlog_quotas or {}
+        return _shown_quotas(_effective(api, scope).backlog_quotas)
+    return _shown_quotas(_said(api, scope).backlog_quotas)
 
 
 async def change_quota(api: RestContext, request: RestRequest, scope: Scope) -> None:
     kind = _quota_kind(request)
     rule = _quota(decoded(await request.body(), GivenQuota))
     said = _said(api, scope)
-    _check_quota(kind, rule, said.retention)
+    _check_rule(kind, rule, said.retention)
     await _say(api, scope, "backlog_quotas", {**(said.backlog_quotas or {}), kind: rule})
 
 
@@ -227,6 +237,13 @@ async def remove_quota(api: RestContext, request: RestRequest, scope: Scope) -> 
     await _say(api, scope, "backlog_quotas", quotas or None)
 
 
+def _shown_quotas(quotas: dict[str, QuotaRule] | None) -> dict[str, GivenQuota]:
+    return {
+        kind: GivenQuota(each.limit_size, each.limit_time, each.policy, limit=each.limit_size)
+        for kind, each in (quotas or {}).items()
+    }
+
+
 def _quota(given: GivenQuota) -> QuotaRule:
     size = given.limit_size
     if given.limit is not None and size == -1:
@@ -234,17 +251,23 @@ def _quota(given: GivenQuota) -> QuotaRule:
     return QuotaRule(size, given.limit_time, given.policy)
 
 
-def _check_quota(kind: str, rule: QuotaRule, retention: RetentionRule | None) -> None:
+def _check_rule(kind: str, rule: QuotaRule, retention: RetentionRule | None) -> None:
     if rule.policy not in QUOTA_POLICIES:
         raise RestError(400, f"policy is one of {', '.join(QUOTA_POLICIES)}")
-    if retention is None or kind != STORAGE_QUOTA:
-        return
+    if retention is not None and kind == STORAGE_QUOTA:
+        _check_quota(
+            rule,
+            retention,
+            "Backlog Quota exceeds configured retention quota for topic. "
+            "Please increase retention quota and retry",
+        )
+
+
+def _check_quota(quota: QuotaRule | None, retention: RetentionRule, reason: str) -> None:
+    """What is kept must be more than what may wait."""
     kept = retention.retention_size_in_mb << 20
-    if 0 < kept <= rule.limit_size:
-        raise RestError(
-            412, "Backlog Quota exceeds configured retention quota for topic. Please increase "
-            "retention quota and retry"
-        )  # fmt: skip
+    if quota is not None and 0 < kept <= quota.limit_size:
+        raise RestError(412, reason)
 
 
 def _quota_kind(request: RestRequest) -> str:
@@ -267,7 +290,7 @@ async def show_all(
         },
         "replication_clusters": [CLUSTER],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-        "backlog_quota_map": said.backlog_quotas or {},
+        "backlog_quota_map": _shown_quotas(said.backlog_quotas),
         "deleted": False,
     }  # fmt: skip
     for policy in POLICIES:
@@ -297,7 +320,7 @@ def given_policies(said: dict[str, Any]) -> Policies:
         given = decoded(msgspec.json.encode(quotas), dict[str, GivenQuota])
         found["backlog_quotas"] = {kind: _quota(each) for kind, each in given.items()}
         for kind, each in found["backlog_quotas"].items():
-            _check_quota(kind, each, found.get("retention"))
+            _check_rule(kind, each, found.get("retention"))
     return Policies(**found) if found else NO_POLICIES
 
 

@@ -24,6 +24,7 @@ from penstock.adapters.pulsar.subscriptions import MODE_NAMES, PulsarSubscriptio
 from penstock.engine.host import Mode
 from penstock.model.errors import NotFound
 from penstock.server.pulsar_rest.request import Pace, json_pieces
+from penstock.wire.pulsar.metadata import publish_ms
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.broker import PulsarBroker
@@ -177,7 +178,8 @@ async def _subscription(
     for user in list(subscription.users):
         if isinstance(user, Consumer):
             consumers.append(user.view())
-            if user.attached is not None and user.attached.active_queues:
+            is_alone = user.manner.mode is Mode.EXCLUSIVE
+            if is_alone or (user.attached is not None and user.attached.active_queues):
                 active = user.name
             await wanted.pace.step()
     # Looked at now, in one go: the figures fit to each other.
@@ -237,7 +239,7 @@ def _earliest(broker: PulsarBroker, subscription: PulsarSubscription) -> int:
     """When the oldest message that is not acked was published; 0 = there is none."""
     found, _ = broker.subscriptions.unacked_entries(subscription.topic, subscription.name)
     located = broker.engine.locate(found[0][0]) if found else None
-    return 0 if located is None else located.record.born_ms
+    return 0 if located is None else publish_ms(located.record)
 
 
 def _consumer(view: ConsumerView) -> dict[str, Any]:

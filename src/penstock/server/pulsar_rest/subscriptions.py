@@ -168,6 +168,46 @@ async def skip_all(
     await api.durable()
 
 
+async def clear_namespace(
+    api: RestContext, _request: RestRequest, tenant: str, namespace: str, *subscription: str
+) -> None:
+    """Everything is skipped in all topics of a namespace, for one subscription or for all."""
+    pace, subscriptions = Pace(), api.broker.subscriptions
+    for topic in await _logged_topics(api, f"{tenant}/{namespace}"):
+        for name in subscriptions.names(topic):
+            if not subscription or name in subscription:
+                subscriptions.skip_all(topic, name)
+            await pace.step(5)
+    await api.durable()
+
+
+async def unsubscribe_namespace(
+    api: RestContext, _request: RestRequest, tenant: str, namespace: str, subscription: str
+) -> None:
+    """A subscription goes from all topics of a namespace, where nobody uses it; else 412."""
+    pace, subscriptions = Pace(), api.broker.subscriptions
+    for topic in await _logged_topics(api, f"{tenant}/{namespace}"):
+        if subscriptions.find(topic, subscription) is not None:
+            subscriptions.delete(topic, subscription)
+        await pace.step(5)
+    await api.durable()
+
+
+async def _logged_topics(api: RestContext, namespace: str) -> list[PulsarTopic]:
+    """Every topic and partition of a namespace that has a log."""
+    api.check_namespace(namespace)
+    pace, topics = Pace(), api.broker.topics
+    found: list[PulsarTopic] = []
+    for whole in topics.walk(namespace):
+        await pace.step()
+        for each in () if whole is None else topics.parts(whole):
+            topic = topics.find(each)
+            if topic is not None:
+                found.append(topic)
+            await pace.step()
+    return found
+
+
 async def expire(
     api: RestContext, _request: RestRequest, name: PulsarName, subscription: str, seconds: str
 ) -> None:
@@ -296,4 +336,9 @@ _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("POST", f"subscription/{ANY}/resetcursor"): reset_to_position,
 }
 
-SUBSCRIPTION_ROUTES: Final[RouteTable] = topic_routes(_HANDLERS)
+SUBSCRIPTION_ROUTES: Final[RouteTable] = {
+    ("POST", ("namespaces", ANY, ANY, "clearBacklog")): clear_namespace,
+    ("POST", ("namespaces", ANY, ANY, "clearBacklog", ANY)): clear_namespace,
+    ("POST", ("namespaces", ANY, ANY, "unsubscribe", ANY)): unsubscribe_namespace,
+    **topic_routes(_HANDLERS),
+}

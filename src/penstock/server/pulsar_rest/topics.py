@@ -261,6 +261,12 @@ async def partitioned_internal_stats(
     return streamed(partitioned_internal_statistics(api.broker, parts, Pace()))
 
 
+async def permissions(api: RestContext, _request: RestRequest, name: PulsarName) -> dict[str, Any]:
+    """Nobody has any: there are no users."""
+    api.existing(name)
+    return {}
+
+
 def topic_of(api: RestContext, name: PulsarName) -> PulsarTopic:
     """A plain topic or a partition; 404 for what is not there, and for a partitioned topic."""
     api.check_namespace(name.namespace, "Namespace not found")
@@ -307,6 +313,7 @@ _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("PUT", "unload"): unload,
     ("POST", "terminate"): terminate,
     ("POST", "terminate/partitions"): terminate_partitions,
+    ("GET", "permissions"): permissions,
     ("GET", "stats"): stats,
     ("GET", "partitioned-stats"): partitioned_stats,
     ("GET", "internalStats"): internal_stats,
