@@ -96,7 +96,8 @@ async def create(
     for topic in await _parts(api, name):
         if subscriptions.find(topic, subscription) is not None:
             continue
-        where = start.offset_in(api, topic) if isinstance(start, GivenPosition) else start
+        # An id is where it begins, whatever it says of being excluded: so it is in Pulsar.
+        where = start if isinstance(start, Start) else subscriptions.offset_of(topic, start)
         subscriptions.create(topic, subscription, where)
         is_new = True
         await pace.step(5)
@@ -108,7 +109,7 @@ async def create(
 _WORDS: Final = {"latest": Start.LATEST, "earliest": Start.EARLIEST}
 
 
-def _given_start(body: bytes) -> Start | GivenPosition:
+def _given_start(body: bytes) -> Start | MessageId:
     """At the latest without a word; 400 for what is no place."""
     said = decoded(body, Any) if body.strip() else None
     if said is None:
@@ -117,7 +118,7 @@ def _given_start(body: bytes) -> Start | GivenPosition:
         if said not in _WORDS:
             raise RestError(400, f"a position is an id, or one of {', '.join(_WORDS)}")
         return _WORDS[said]
-    return decoded(body, GivenPosition)
+    return decoded(body, GivenPosition).message_id
 
 
 async def delete(
