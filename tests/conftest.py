@@ -53,6 +53,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--real-pulsar-admin", default="http://127.0.0.1:8080", help="where its REST API listens"
     )
+    parser.addoption(
+        "--real-pulsar-pid", type=int, default=None, help="its process, for the test that stops it"
+    )
 
 
 def pytest_configure(config):

@@ -6,7 +6,9 @@
 
 A case is one row of the observations of a real 4.0.8; it knows which broker it talks to only where
 ``docs/pulsar.md`` has a row for the difference (``pulsar.is_real``). The real server is started by
-hand, with ``acknowledgmentAtBatchIndexLevelEnabled=true backlogQuotaCheckIntervalInSeconds=1``.
+hand, with ``acknowledgmentAtBatchIndexLevelEnabled=true backlogQuotaCheckIntervalInSeconds=1``, and
+once more for ``test_other_settings.py``, whose head says how. Which row is held where is in
+``test_rows.py``.
 """
 
 import itertools
@@ -45,8 +47,9 @@ def pytest_collection_modifyitems(config, items):
 class Server:
     """Where it listens, and whether it is Apache's."""
 
-    def __init__(self, address, admin_url, *, is_real):
+    def __init__(self, address, admin_url, *, is_real, pid=None):
         self.address = address
+        self.pid = pid
         self.rest = PulsarRest(admin_url)
         self.is_real = is_real
         self.url = f"pulsar://{address[0]}:{address[1]}"
@@ -136,13 +139,27 @@ PUT_POLICIES = {"schemaCompatibilityStrategy"}
 
 
 @pytest.fixture(scope="session")
-def pulsar_server(request):
+def serve(request):
+    """A server with these flags; the real one is as it was started."""
     config = request.config
-    if config.getoption("--real-pulsar"):
-        host, _, port = config.getoption("--real-pulsar-url").rpartition(":")
-        yield Server((host, int(port)), config.getoption("--real-pulsar-admin"), is_real=True)
-        return
-    with penstock() as server:
+
+    @contextmanager
+    def served(*flags):
+        if config.getoption("--real-pulsar"):
+            host, _, port = config.getoption("--real-pulsar-url").rpartition(":")
+            admin = config.getoption("--real-pulsar-admin")
+            pid = config.getoption("--real-pulsar-pid")
+            yield Server((host, int(port)), admin, is_real=True, pid=pid)
+        else:
+            with penstock(*flags) as server:
+                yield server
+
+    return served
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(serve):
+    with serve() as server:
         yield server
 
 
@@ -151,7 +168,7 @@ def penstock(*flags):
     """A Penstock of one's own."""
     with running_broker(*flags) as broker:
         http = broker.endpoints.get("pulsar_http", broker.endpoints["http"])
-        yield Server(broker.address("pulsar"), f"http://{http}", is_real=False)
+        yield Server(broker.address("pulsar"), f"http://{http}", is_real=False, pid=broker.pid)
 
 
 @pytest.fixture

@@ -276,8 +276,7 @@ def test_acks_that_mean_nothing_are_answered_without_an_error(pulsar, peer, topi
     assert not consumer.acked().HasField("error")
     for target in ((ledger, NONE), (0, 0), LATEST):
         assert not consumer.acked(target, kind="Cumulative").HasField("error")
-    if not pulsar.is_real:
-        assert pulsar.backlog(topic, "s") == ENTRIES - 1
+    assert pulsar.backlog(topic, "s") == ENTRIES - 1
 
 
 def test_a_cumulative_ack_of_two_ids_is_ignored(pulsar, peer, topic, sent):

@@ -292,3 +292,21 @@ def test_batches_of_every_compression(pulsar, client, topic, compression):
     consumer = subscribe(client, topic)
     assert take(consumer, 100) == wanted
     pulsar.eventually(lambda: pulsar.backlog(topic, "s") == 0, "all is acknowledged")
+
+
+def test_the_end_of_a_topic(pulsar, client, topic):
+    """Apache's tells this client, which then drops its connection and comes again; ours does not.
+
+    Either way what was sent is received, and the next send says that the topic is at its end.
+    """
+    consumer = subscribe(client, topic)
+    producer = client.create_producer(topic, send_timeout_millis=5_000)
+    producer.send(b"last")
+    assert take(consumer, 1) == [b"last"]
+    pulsar.rest.done("POST", f"{pulsar.path(topic)}/terminate")
+    with pytest.raises(pulsar_client.PulsarException):
+        producer.send(b"too late")
+    with pytest.raises(pulsar_client.PulsarException, match=r"TopicTerminated|Timeout"):
+        client.create_producer(topic)
+    with pytest.raises(pulsar_client.Timeout):
+        consumer.receive(300)

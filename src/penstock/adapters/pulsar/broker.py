@@ -14,6 +14,7 @@ from penstock.adapters.client_log import ClientLog
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.access import AccessTable
 from penstock.adapters.pulsar.dedup import Deduplication
+from penstock.adapters.pulsar.inactive import InactiveTopics
 from penstock.adapters.pulsar.namespaces import Namespaces
 from penstock.adapters.pulsar.schemas import SchemaRegistry
 from penstock.adapters.pulsar.subscriptions import PulsarSubscriptions
@@ -62,6 +63,7 @@ class PulsarBroker:
         self.schemas: Final = SchemaRegistry(engine, clock, self.namespaces)
         self.watches: Final = TopicWatches(engine, clock, self.topics)
         self.timers.add(self.watches)
+        self.timers.add(InactiveTopics(engine, self.namespaces, self.topics, clock.monotonic_ms()))
         self.may_consume: MayConsume = everybody_may
         """Asked first by every SUBSCRIBE (B34)."""
         self._producers_named = 0

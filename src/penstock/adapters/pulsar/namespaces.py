@@ -375,6 +375,14 @@ class Namespaces:
         """What holds for a topic there that says nothing itself."""
         return _over(self._broker, self._namespaces.get(namespace, NO_POLICIES))
 
+    @property
+    def deletes_inactive_topics(self) -> bool:
+        """Whether a topic that is made now may be deleted for want of use."""
+        rules = [each.inactive_topic for each in self._namespaces.values()]
+        return any(
+            each.delete_while_inactive for each in (self._broker.inactive_topic, *rules) if each
+        )
+
     def watch(self, watcher: Callable[[str, TopicName | None], None]) -> None:
         """Call after each change of policies: of a namespace, or of one topic of it."""
         self._watchers.append(watcher)

@@ -1,0 +1,164 @@
+"""Unit tests for topics that nobody uses: which of them go, when, and who keeps one."""
+
+import pytest
+
+from kit.pulsar.bench import PulsarBench
+from penstock.adapters.pulsar import inactive as room
+from penstock.adapters.pulsar.inactive import CAUGHT_UP, LOOK_MS
+from penstock.adapters.pulsar.namespaces import InactiveTopicRule
+from penstock.adapters.pulsar.naming import parse_name
+from penstock.model.names import topic_name
+from penstock.settings.load import Settings
+from penstock.settings.protocols import PulsarSettings
+
+TOPIC = "persistent://public/default/orders"
+NAME = topic_name("orders")
+SECONDS = 10
+LONG_MS = SECONDS * 1000 + 2 * LOOK_MS
+
+
+@pytest.fixture
+def deleting():
+    """A broker that deletes topics which nobody has used for ten seconds."""
+    settings = PulsarSettings(delete_inactive_topics=True, inactive_topics_s_max=SECONDS)
+    return PulsarBench(Settings(pulsar=settings))
+
+
+def produce(client, topic=TOPIC, producer_id=1):
+    client.call("PRODUCER", topic=topic, producer_id=producer_id, request_id=1)
+
+
+def close_producer(client):
+    client.call("CLOSE_PRODUCER", producer_id=1, request_id=2)
+
+
+def is_there(bench, name=NAME):
+    return bench.engine.topic(name) is not None
+
+
+def test_a_topic_that_nobody_uses_is_deleted_after_its_time(deleting):
+    client = deleting.client()
+    produce(client)
+    close_producer(client)
+    deleting.pass_time(SECONDS * 1000 - LOOK_MS)
+    assert is_there(deleting)
+    deleting.pass_time(3 * LOOK_MS)
+    assert not is_there(deleting)
+
+
+def test_nothing_is_deleted_unless_a_policy_says_so(bench):
+    client = bench.client()
+    produce(client)
+    close_producer(client)
+    bench.pass_time(10 * LONG_MS)
+    assert is_there(bench)
+
+
+def test_where_no_policy_asks_for_it_nobody_looks_again(bench):
+    task = bench.broker.timers._tasks[-1]
+    bench.pass_time(2 * LOOK_MS)
+    assert task.next_deadline_ms() is None
+
+
+@pytest.mark.parametrize("where", ["namespace", "topic"])
+def test_a_policy_of_a_namespace_or_a_topic_is_enough(bench, where):
+    client = bench.client()
+    produce(client)
+    close_producer(client)
+    bench.pass_time(2 * LOOK_MS)
+    rule = InactiveTopicRule("delete_when_no_subscriptions", SECONDS, True)
+    if where == "namespace":
+        bench.broker.namespaces.set_policies("public/default", inactive_topic=rule)
+    else:
+        bench.broker.namespaces.set_topic_policies(NAME, inactive_topic=rule)
+    bench.pass_time(LONG_MS)
+    assert not is_there(bench)
+
+
+def test_a_producer_keeps_its_topic(deleting):
+    client = deleting.client()
+    produce(client)
+    for _ in range(4):
+        deleting.pass_time(LONG_MS // 2)
+        client.say("PONG")
+    assert is_there(deleting)
+    client.vanish()
+    deleting.pass_time(LONG_MS)
+    assert not is_there(deleting)
+
+
+def test_a_subscription_keeps_its_topic_also_without_a_consumer(deleting):
+    client = deleting.client()
+    client.call("SUBSCRIBE", topic=TOPIC, subscription="s", subType="Shared", consumer_id=1,
+                request_id=1)  # fmt: skip
+    client.vanish()
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+
+def test_a_subscription_that_has_acked_all_keeps_it_only_if_the_mode_says_so(deleting):
+    rule = InactiveTopicRule(CAUGHT_UP, SECONDS, True)
+    deleting.broker.namespaces.set_policies("public/default", inactive_topic=rule)
+    client = deleting.client()
+    produce(client)
+    client.call("SUBSCRIBE", topic=TOPIC, subscription="s", subType="Shared", consumer_id=1,
+                request_id=1)  # fmt: skip
+    client.publish(1, 0, b"x")
+    client.heard()
+    client.vanish()
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+    again = deleting.client()
+    again.call("SUBSCRIBE", topic=TOPIC, subscription="s", subType="Shared", consumer_id=1,
+               request_id=1)  # fmt: skip
+    again.say("FLOW", consumer_id=1, messagePermits=10)
+    (found,) = again.commands()
+    place = {"ledgerId": found.message.message_id.ledgerId, "entryId": 0}
+    again.say("ACK", consumer_id=1, ack_type="Individual", message_id=[place])
+    deleting.settle()
+    again.vanish()
+    deleting.pass_time(LONG_MS)
+    assert not is_there(deleting)
+
+
+def test_subscriptions_of_others_always_keep_it(deleting):
+    rule = InactiveTopicRule(CAUGHT_UP, SECONDS, True)
+    deleting.broker.namespaces.set_policies("public/default", inactive_topic=rule)
+    deleting.reader(deleting.engine.create_topic(NAME), "rocketmq/group")
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+
+def test_who_publishes_by_another_way_keeps_it(deleting):
+    topic, channel = deleting.engine.create_topic(NAME), deleting.channel()
+    for number in range(4):
+        deleting.pass_time(LONG_MS // 2)
+        deleting.publish(channel, topic, b"%d" % number)
+    assert is_there(deleting)
+
+
+def test_partitioned_topics_stay(deleting):
+    deleting.broker.topics.create(parse_name(TOPIC), 3)
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+
+def test_a_look_at_many_topics_goes_in_pieces(deleting, monkeypatch):
+    monkeypatch.setattr(room, "TOPICS_AT_ONCE", 3)
+    for number in range(10):
+        deleting.engine.create_topic(topic_name(f"t{number}"))
+    looks = []
+    look = room.InactiveTopics._look
+
+    def note(task, topic, now_ms):
+        looks.append(now_ms)
+        look(task, topic, now_ms)
+
+    monkeypatch.setattr(room.InactiveTopics, "_look", note)
+    deleting.pass_time(LOOK_MS)
+    assert len(looks) == 3
+    deleting.pass_time(LOOK_MS - 100)
+    assert len(looks) == 10
+    deleting.pass_time(LONG_MS)
+    assert not any(is_there(deleting, topic_name(f"t{number}")) for number in range(10))
