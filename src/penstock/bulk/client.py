@@ -8,6 +8,7 @@ and what is beside it only (D15).
 """
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -49,10 +50,15 @@ class BulkClient(RowClient):
     # Questions
 
     def resolve(
-        self, topics: list[str] | None = None, *, pattern: str | None = None
+        self,
+        topics: list[str] | None = None,
+        *,
+        pattern: str | None = None,
+        optional: Sequence[str] = (),
     ) -> ResolveResponse:
-        """Topics, their queues and what can be read of each."""
-        answer = self.ask(ResolveRequest(topics=topics, pattern=pattern))
+        """Topics, their queues and what can be read of each; ``optional`` ones if they exist."""
+        asked = ResolveRequest(topics=topics, pattern=pattern, optional=list(optional))
+        answer = self.ask(asked)
         assert isinstance(answer, ResolveResponse)
         return answer
 

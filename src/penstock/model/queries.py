@@ -51,6 +51,8 @@ class ResolveRequest(QueryRequest, tag="resolve"):
     """A name that does not exist is an error of kind "no-topic" that says the nearest one."""
     pattern: str | None = None
     """``re.fullmatch`` of the name; hidden topics never match, no match is an empty answer."""
+    optional: list[str] = []
+    """Names of more topics; those that do not exist (yet) are left out."""
 
 
 class QueueRange(msgspec.Struct, kw_only=True):
@@ -95,6 +97,8 @@ class PollRequest(QueryRequest, Generic[Q], tag="poll"):
     so that it lives as long as Spark's query id, which a source is not told on the driver."""
     topics: list[str] | None = None
     pattern: str | None = None
+    optional: list[str] = []
+    """As that of a resolve: they are read once they exist."""
     start: dict[str, dict[Q, int]] = {}
     """A queue that is missing here begins at its earliest offset."""
     epoch: int = 0
@@ -129,6 +133,8 @@ class PollResponse(msgspec.Struct, Generic[Q], kw_only=True, omit_defaults=True)
     """Record bytes of [start, ends)."""
     lag_rows: int = 0
     lag_bytes: int = 0
+    lag_ms: int = 0
+    """How long ago the oldest of them was stored."""
     lost: str | None = None
     """Why messages behind ``start`` are gone, if they are: whether a lease was broken, and why."""
     held: str | None = None
@@ -156,6 +162,7 @@ class LeaseRequest(QueryRequest, tag="lease"):
     checkpoint: str = ""
     topics: list[str] | None = None
     pattern: str | None = None
+    optional: list[str] = []
     ttl_ms: int = 0
     """0 = the broker's default."""
     start: OffsetMap = {}

@@ -134,6 +134,8 @@ class SourceOptions:
     """A data directory that is read without a broker; the endpoint is not used then."""
     topics: tuple[str, ...] = ()
     pattern: str = ""
+    optional_topics: tuple[str, ...] = ()
+    """More topics, each of them read once it exists; names only, also hidden ones."""
     subscription: str = ""
     is_named: bool = False
     """Whether the user gave the subscription's name."""
@@ -160,6 +162,8 @@ class SourceOptions:
     retry_s: float = RETRY_S
     lease_ttl_s: float = 0.0
     """0 = the broker's default."""
+    pause_file: str = ""
+    """While this file exists, nothing more is offered; on the driver's machine."""
 
     @property
     def is_rocketmq(self) -> bool:
@@ -219,6 +223,7 @@ OPTIONS: Final[OptionTable] = {
     "path": ("path", str),
     "topics": ("topics", _names),
     "topicsPattern": ("pattern", _pattern),
+    "optionalTopics": ("optional_topics", _names),
     "subscription": ("subscription", str.strip),
     "startingOffsets": ("starting", str.strip),
     "endingOffsets": ("ending", str.strip),
@@ -241,6 +246,7 @@ OPTIONS: Final[OptionTable] = {
     "checkRecords": ("checks_records", truth),
     "retryTimeout": ("retry_s", seconds),
     "leaseTtl": ("lease_ttl_s", seconds),
+    "pauseFile": ("pause_file", str),
 }
 """Every option by the name users write: the field of ``SourceOptions`` and how its text is read."""
 
@@ -285,6 +291,8 @@ def _check(options: SourceOptions, given: set[str]) -> None:
         wrong = (
             f"minRowsPerTrigger {options.rows_min} is above maxRowsPerTrigger {options.rows_max}"
         )
+    elif options.optional_topics and (options.is_rocketmq or options.path):
+        wrong = "optionalTopics: only a running Penstock has topics that come later; use topics"
     elif options.is_rocketmq and options.bytes_max:
         wrong = "maxBytesPerTrigger: RocketMQ does not say sizes; use maxRowsPerTrigger"
     elif options.rows_per_batch > 100_000:

@@ -39,10 +39,14 @@ class FlightUpstream:
         self._client = client or BulkClient(options.endpoint, patience_s=options.retry_s)
         self._topics: Final = list(options.topics) or None
         self._pattern: Final = options.pattern or None
+        self._optional: Final = list(options.optional_topics)
 
     def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
-        return _queues(self._client.resolve(self._topics, pattern=self._pattern))
+        found = self._client.resolve(
+            self._topics, pattern=self._pattern, optional=self._optional
+        )
+        return _queues(found)
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
         """First offsets stored at or after a time."""
@@ -56,6 +60,7 @@ class FlightUpstream:
                 checkpoint=request.checkpoint,
                 topics=self._topics,
                 pattern=self._pattern,
+                optional=self._optional,
                 start=with_queue_numbers(request.start),
                 epoch=request.epoch,
                 rows_max=request.rows_max,
@@ -75,6 +80,7 @@ class FlightUpstream:
             bytes=answer.bytes,
             lag_rows=answer.lag_rows,
             lag_bytes=answer.lag_bytes,
+            lag_ms=answer.lag_ms,
             lost=answer.lost,
             held=answer.held,
         )
@@ -94,6 +100,7 @@ class FlightUpstream:
                 checkpoint=start.checkpoint,
                 topics=self._topics,
                 pattern=self._pattern,
+                optional=self._optional,
                 ttl_ms=int(self._options.lease_ttl_s * 1000),
                 start=with_queue_numbers(start.offsets),
             )

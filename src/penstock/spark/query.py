@@ -12,8 +12,10 @@ it is reached and never passed.
 Not here: Spark's interface and the lease's thread (``readers.py``).
 """
 
+import contextlib
 import difflib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.bulk.tickets import BulkError
+from penstock.model.errors import PenstockError
 from penstock.model.queries import PollRequest, PollResponse
 from penstock.model.spark_batch import DATA_LOSS, EPOCH, BatchProgress
 from penstock.spark.options import SourceOptions
@@ -44,6 +47,9 @@ from penstock.spark.upstream import (
 POLL_MS: Final = 600
 """How long an idle query waits at the broker: two questions a second instead of 85. Longer would
 cost the broker less, but Spark asks the sources of a query in turn, and others wait meanwhile."""
+PAUSED: Final = "paused"
+PAUSE_S: Final = 0.1
+"""While it is to rest, Spark asks every 10 ms."""
 
 
 class BatchPlanner:
@@ -59,11 +65,13 @@ class BatchPlanner:
         upstream: Upstream,
         *,
         clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], None] = time.sleep,
         checkpoint: str = "",
     ) -> None:
         self._options: Final = options
         self._upstream: Final = upstream
         self._clock: Final = clock
+        self._rest: Final = rest
         self.admission: Final = Admission(options.target_batch_s, options.rows_max or 1 << 40)
         self._target: OffsetsByQueue | None = None
         self._latest: dict[str, Any] | None = None
@@ -93,6 +101,9 @@ class BatchPlanner:
         start = position(given)
         self.checkpoint = start.checkpoint or self.checkpoint
         report = self._end_of_batch(start)
+        if self._options.pause_file and os.path.exists(self._options.pause_file):
+            self._pause(start, report)
+            return given
         rows_max = 0 if is_unlimited else self._rows_max()
         answer = self._ask(start, rows_max, is_unlimited, report)
         look = None if self._options.fails_on_data_loss else self._earliest
@@ -106,6 +117,19 @@ class BatchPlanner:
         return end.as_json()
 
     # Private, in call order
+
+    def _pause(self, start: Position, report: BatchProgress | None) -> None:
+        """Come to rest: the broker learns where, and whoever made the file that it is so.
+
+        Spark asks for the next batch when the one before is in its commit log, so nothing is under
+        way now.
+        """
+        if report is not None:
+            with contextlib.suppress(PenstockError):
+                self._ask(start, 1, True, report)
+        with contextlib.suppress(OSError), open(self._options.pause_file, "w") as file:
+            file.write(PAUSED)
+        self._rest(PAUSE_S)
 
     def _end_of_batch(self, start: Position) -> BatchProgress | None:
         """What the batch that ends at ``start`` has taught, if it was given by us."""
@@ -161,6 +185,10 @@ class BatchPlanner:
             ).as_json(),
             "subscription": self._options.subscription,
             "endpoint": self._options.location,
+            # For whoever watches the query: Spark has no other place for a source's figures.
+            "lag_rows": answer.lag_rows,
+            "lag_ms": answer.lag_ms,
+            "admitted_rows": rows_max,
         }
         return answer
 

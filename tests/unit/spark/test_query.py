@@ -66,6 +66,33 @@ def test_the_id_of_a_checkpoint_is_made_once_and_stays_over_restarts():
     assert other.initial()["checkpoint"] != start["checkpoint"]
 
 
+def test_a_query_that_is_to_rest_offers_nothing_and_says_where_it_stands(tmp_path):
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 7)
+    place, rests = tmp_path / "pause", []
+    chosen = {"topics": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
+    given = read_options({**chosen, "pauseFile": str(place)})
+    made = BatchPlanner(given, upstream, clock=Clock(), rest=rests.append)
+    end = made.following(made.initial())
+    place.touch()
+    assert made.following(end) is end
+    assert (place.read_text(), len(rests)) == ("paused", 1)
+    assert upstream.asked[-1].start == {"orders": {"0": 3}}
+    asked = len(upstream.asked)
+    assert made.following(end) is end
+    assert len(upstream.asked) == asked
+    place.unlink()
+    assert offsets(made.following(end)) == {"0": 6}
+
+
+def test_the_latest_offset_carries_the_figures_of_the_source():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 7)
+    made, _ = query(upstream, maxRowsPerTrigger="3")
+    made.following(made.initial())
+    assert (made.latest()["lag_rows"], made.latest()["admitted_rows"]) == (7, 3)
+
+
 def test_a_checkpoint_without_an_id_gets_one_with_its_next_batch():
     upstream = FakeUpstream(orders=1)
     made, _ = query(upstream)

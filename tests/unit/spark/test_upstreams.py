@@ -47,7 +47,7 @@ class Client:
         self.asked = []
         self.summary = Summary()
 
-    def resolve(self, topics=None, *, pattern=None):
+    def resolve(self, topics=None, *, pattern=None, optional=()):
         self.asked.append((topics, pattern))
         queue = QueueRange(queue=1, queue_id=9, incarnation=7, earliest=2, end=8, bytes=60)
         return ResolveResponse(epoch=3, topics=[TopicRange(name="orders", queues=[queue])])

@@ -65,7 +65,7 @@ TASKS_MAX: Final = 1024
 """Questions under way that take more than one turn; each is known by a link that waits for it."""
 STEPS_MAX: Final = 500
 """Of tasks in one turn, some 4 us each: 2 ms, or twice that when the last step is a large one."""
-QUEUE_STEPS: Final = 2
+QUEUE_STEPS: Final = 3
 """What one queue of an answer costs."""
 STATES: Final = ("running", "idle", "stopped", "failed")
 """What a query may report of itself."""
@@ -228,21 +228,24 @@ class QueryService:
     # Topics and ranges.
 
     def _search(
-        self, topics: list[str] | None, pattern: str | None
+        self, topics: list[str] | None, pattern: str | None, optional: Sequence[str] = ()
     ) -> Generator[int, None, list[Topic]]:
         """The topics that are meant, in the order of their names."""
-        return search_topics(self._topics, topics, pattern, self.registry.query_queues_max)
+        return search_topics(
+            self._topics, topics, pattern, self.registry.query_queues_max, optional=optional
+        )
 
     def _resolving(self, request: ResolveRequest) -> Steps:
         ranges: list[TopicRange] = []
-        for topic in (yield from self._search(request.topics, request.pattern)):
+        topics = yield from self._search(request.topics, request.pattern, request.optional)
+        for topic in topics:
             if not topic.is_deleted:
                 ranges.append(_range(topic))
                 yield QUEUE_STEPS * len(topic.queues)
         return ResolveResponse(epoch=self.epoch, topics=ranges)
 
     def _leasing(self, request: LeaseRequest) -> Steps:
-        topics = yield from self._search(request.topics, request.pattern)
+        topics = yield from self._search(request.topics, request.pattern, request.optional)
         lease = yield from self._lease(request, [each for each in topics if not each.is_deleted])
         return LeaseResponse(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
 
@@ -297,7 +300,7 @@ class QueryService:
         return answer
 
     def _polling(self, request: PollRequest[int], outlet: QueryOutlet) -> Steps:
-        topics = yield from self._search(request.topics, request.pattern)
+        topics = yield from self._search(request.topics, request.pattern, request.optional)
         self._check(request)
         query = yield from self.registry.get_or_create(
             request.subscription,
@@ -452,7 +455,7 @@ class QueryService:
         topics = [topic for topic in poll.topics if not topic.is_deleted]
         if len(topics) < len(poll.topics):
             # Says which one is missing.
-            topics = yield from self._search(request.topics, request.pattern)
+            topics = yield from self._search(request.topics, request.pattern, request.optional)
         answer = PollResponse[int](epoch=self.epoch, ends={}, latest={})
         queues: list[Queue] = []
         slices: list[QueueSlice] = []
@@ -462,6 +465,7 @@ class QueryService:
                 queues += topic.queues
                 slices += [self._readable(poll, queue, answer) for queue in topic.queues]
         ends = yield from fair_ends(slices, request.rows_max, request.bytes_max)
+        oldest_ms = self.wall_ms
         for queue, slice_, end in zip(queues, slices, ends, strict=True):
             yield QUEUE_STEPS
             name = str(queue.topic.name)
@@ -472,6 +476,9 @@ class QueryService:
             answer.bytes += slice_._replace(end=end).size_bytes
             answer.lag_rows += slice_.end - slice_.start
             answer.lag_bytes += slice_.size_bytes
+            if slice_.end > slice_.start:
+                oldest_ms = min(oldest_ms, _age(slice_) or oldest_ms)
+        answer.lag_ms = self.wall_ms - oldest_ms
         query.drain.gave(answer.rows, answer.bytes, self._chain.now_ms)
         query.is_limited = answer.rows < answer.lag_rows
         query.had_batch |= answer.rows > 0

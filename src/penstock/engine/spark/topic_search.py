@@ -20,8 +20,9 @@ Not here: what is read of the topics (``query_service.py``).
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.spark.query import QueryRefused
@@ -44,16 +45,22 @@ def search_topics(
     names: list[str] | None,
     pattern: str | None,
     queues_max: int,
+    *,
+    optional: Sequence[str] = (),
 ) -> Search:
-    """The topics that are meant; raises ``QueryRefused``, also for more than so many queues."""
-    if names is not None and len(names) > NAMES_MAX:
-        raise QueryRefused(BAD_REQUEST, f"{len(names)} topics are named, limit {NAMES_MAX}")
-    if any(len(name) > NAME_CHARACTERS_MAX for name in names or ()):
+    """The topics that are meant, and of ``optional`` those that there are.
+
+    Raises ``QueryRefused``, also for more than so many queues.
+    """
+    named = [*(names or ()), *optional]
+    if len(named) > NAMES_MAX:
+        raise QueryRefused(BAD_REQUEST, f"{len(named)} topics are named, limit {NAMES_MAX}")
+    if any(len(name) > NAME_CHARACTERS_MAX for name in named):
         raise QueryRefused(BAD_REQUEST, f"a topic has at most {NAME_CHARACTERS_MAX} characters")
     found: dict[Topic, None] = {}
     queues = 0
     search = _matching(known, pattern) if names is None else _named(known, names)
-    for cost, topic in search:
+    for cost, topic in chain(search, _known(known, optional)):
         yield cost
         # Turns pass between two steps: what was there when it was listed may be gone.
         if topic is not None and not topic.is_deleted and topic not in found:
@@ -90,6 +97,11 @@ def _named(known: Mapping[TopicName, Topic], names: list[str]) -> _Steps:
         yield 1 + name.count("/"), topic
         if topic is None:
             raise no_topic(name, (yield from _nearest(known, name)))
+
+
+def _known(known: Mapping[TopicName, Topic], names: Sequence[str]) -> _Steps:
+    for name in dict.fromkeys(names):
+        yield 1 + name.count("/"), topic_named(known, name)
 
 
 def topic_named(known: Mapping[TopicName, Topic], name: str) -> Topic | None:

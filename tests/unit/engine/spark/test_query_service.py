@@ -96,6 +96,26 @@ def test_a_first_poll_gives_everything_from_the_earliest_offset(bench, orders):
     assert answer.bytes == answer.lag_bytes > 0
 
 
+def test_a_poll_says_how_old_the_oldest_unread_message_is(bench, orders):
+    fill(bench, orders, 1, 0)
+    bench.clock.advance(2500)
+    fill(bench, orders, 0, 1)
+    assert bench.poll().lag_ms >= 2500
+    assert bench.poll(start={0: 1, 1: 1}).lag_ms == 0
+
+
+def test_an_optional_topic_is_read_once_it_is_there(bench, orders):
+    fill(bench, orders, 2, 0)
+    assert bench.poll(optional=["penstock.retry.etl"]).rows == 2
+    retries = bench.topic("penstock.retry.etl", queues=1)
+    fill(bench, retries, 3)
+    answer = bench.poll(optional=["penstock.retry.etl"], start={0: 2, 1: 0})
+    assert answer.ends["penstock.retry.etl"] == {0: 3}
+    assert answer.rows == 3
+    found = bench.resolve(topics=["orders"], optional=["nosuch", "penstock.retry.etl"])
+    assert [each.name for each in found.topics] == ["orders", "penstock.retry.etl"]
+
+
 def test_limits_are_shared_fairly_by_the_queues(bench, orders):
     fill(bench, orders, 100, 10)
     assert bench.poll(rows_max=40).ends == {"orders": {0: 30, 1: 10}}

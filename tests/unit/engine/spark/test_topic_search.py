@@ -118,3 +118,19 @@ def test_every_name_that_is_looked_at_is_a_step(known):
     assert list(search_topics(known, ["orders", "pay/ments"], None, 10)) == [1, 2]
     with pytest.raises(QueryRefused, match="at most 511 characters"):
         list(search_topics(known, ["/" * 512], None, 10))
+
+
+def test_optional_topics_are_found_when_they_are_there_hidden_ones_too(known):
+    def found(*args, **more):
+        search = search_topics(known, *args, 10, **more)
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                return [str(each.name) for each in end.value]
+
+    assert found(["orders"], None, optional=["penstock.retry.x"]) == ["orders"]
+    assert found(["orders"], None, optional=["pay/ments", "orders"]) == ["orders", "pay/ments"]
+    assert found(None, "order.*", optional=["pay/ments", "nosuch"]) == ["orders", "pay/ments"]
+    with pytest.raises(QueryRefused, match="at most 511 characters"):
+        found(["orders"], None, optional=["/" * 512])
