@@ -37,6 +37,7 @@ LAYERS = (
     ("telemetry", "client"),
     ("bulk",),
     ("server", "spark"),
+    ("pipelines",),
     ("cli",),
     ("testing", "demo"),
 )

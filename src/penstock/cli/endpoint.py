@@ -1,8 +1,9 @@
 """The one rule by which every verb finds its broker.
 
-    1. a flag          --endpoint (HTTP) or --name-server (RocketMQ); else --data DIR: the ready
-                       file of the broker on that directory
-    2. the environment PENSTOCK_ENDPOINT, or NAMESRV_ADDR as RocketMQ's own tools read it
+    1. a flag          --endpoint (HTTP), --name-server (RocketMQ) or --flight (Spark); else
+                       --data DIR: the ready file of the broker on that directory
+    2. the environment PENSTOCK_ENDPOINT, PENSTOCK_FLIGHT, or NAMESRV_ADDR as RocketMQ's own tools
+                       read it
     3. the ready file  of the data directory that `penstock up` takes here: PENSTOCK_BROKER_DATA,
                        else ./penstock-data
     4. the default     port of the protocol on this machine
@@ -36,6 +37,7 @@ class Door(NamedTuple):
 
 HTTP: Final = Door("http", "HTTP port", "--endpoint", "PENSTOCK_ENDPOINT")
 NAME_SERVER: Final = Door("rocketmq", "name server", "--name-server", "NAMESRV_ADDR")
+FLIGHT: Final = Door("flight", "Flight port", "--flight", "PENSTOCK_FLIGHT")
 
 DATA_VARIABLE: Final = variable_name("broker.data")
 
@@ -62,6 +64,12 @@ def takes_name_server(verb: Callable[..., None]) -> Callable[..., None]:
     )
     option = click.option(NAME_SERVER.flag, "-n", default="", metavar="HOST:PORT", help=text)
     return _DATA(option(verb))
+
+
+def takes_flight(verb: Callable[..., None]) -> Callable[..., None]:
+    """``--data`` and ``--flight``."""
+    text = f"Its Flight port [{FLIGHT.variable}, the ready file in --data, {default_of(FLIGHT)}]"
+    return _DATA(click.option(FLIGHT.flag, default="", metavar="HOST:PORT", help=text)(verb))
 
 
 def find_endpoint(door: Door, given: str, data: Path | None) -> str:

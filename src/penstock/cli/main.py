@@ -28,8 +28,8 @@ from penstock.model.errors import (
 
 VERBS: Final = (
     "up", "publish", "consume", "demo", "why", "topics", "groups", "queues", "exchanges",
-    "bindings", "connections", "policies", "queries", "spark", "settings", "limits", "log", "fault",
-    "bench", "interop", "doctor",
+    "bindings", "connections", "policies", "queries", "pipeline", "spark", "settings", "limits",
+    "log", "fault", "bench", "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
@@ -170,6 +170,16 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "queries forget": ("queries forget daily-report",),
     "spark": ("spark package",),
     "spark package": ("spark package", "spark package /tmp/penstock-executor.zip"),
+    "pipeline": ("pipeline init", "pipeline run pipeline.toml"),
+    "pipeline init": ("pipeline init", "pipeline init archive.toml --from archive"),
+    "pipeline run": (
+        "pipeline run pipeline.toml",
+        "pipeline run pipeline.toml --flow orders --once",
+        "pipeline run pipeline.toml --dry-run",
+        "pipeline run archive --set TOPICS=orders --set OUT=/srv/archive",
+        "pipeline run replay --set RATE=5000",
+    ),
+    "pipeline compact": ("pipeline compact out/orders", "pipeline compact pipeline.toml --json"),
     "settings": ("settings", "settings --durability os --json"),
     "limits": ("limits show",),
     "limits show": ("limits show", "limits show --json"),

@@ -148,6 +148,8 @@ class SourceOptions:
     rows_max: int = 0
     bytes_max: int = 0
     rows_min: int = 0
+    roll_rows: int = 0
+    """As ``rows_min``, but a batch never gets larger by it than it would be: files, not latency."""
     trigger_delay_s_max: float = TRIGGER_DELAY_S_MAX
     partitions_min: int = 0
     partition_rows_max: int = 0
@@ -234,6 +236,7 @@ OPTIONS: Final[OptionTable] = {
     "maxRowsPerTrigger": ("rows_max", count),
     "maxBytesPerTrigger": ("bytes_max", size),
     "minRowsPerTrigger": ("rows_min", count),
+    "rollRows": ("roll_rows", count),
     "maxTriggerDelay": ("trigger_delay_s_max", seconds),
     "minPartitions": ("partitions_min", count),
     "maxRecordsPerPartition": ("partition_rows_max", count),

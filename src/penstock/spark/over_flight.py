@@ -43,9 +43,7 @@ class FlightUpstream:
 
     def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
-        found = self._client.resolve(
-            self._topics, pattern=self._pattern, optional=self._optional
-        )
+        found = self._client.resolve(self._topics, pattern=self._pattern, optional=self._optional)
         return _queues(found)
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:

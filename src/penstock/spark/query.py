@@ -111,7 +111,7 @@ class BatchPlanner:
         end = self._end(usable, begins, answer, rows_max)
         rows = rows_between(start, end)
         is_changed = rows > 0 or bool(begins) or usable.offsets.keys() != start.offsets.keys()
-        if not is_changed or (self._waits(rows) and not is_unlimited):
+        if not is_changed or (self._waits(rows, answer.lag_rows) and not is_unlimited):
             return given
         self._running = (end, rows, self._clock())
         return end.as_json()
@@ -161,7 +161,7 @@ class BatchPlanner:
             epoch=start.epoch,
             rows_max=rows_max,
             bytes_max=0 if is_unlimited else self._options.bytes_max,
-            rows_min=0 if is_bounded else self._options.rows_min,
+            rows_min=0 if is_bounded else self._rows_wanted(rows_max),
             wait_ms=0 if is_bounded else POLL_MS,
             report=report,
         )
@@ -244,11 +244,19 @@ class BatchPlanner:
             limit = min(limit, by_bytes) if limit else by_bytes
         return proportional_ends(at, target, limit)
 
-    def _waits(self, rows: int) -> bool:
+    def _rows_wanted(self, rows_max: int) -> int:
+        """Rows that are worth a batch."""
+        options = self._options
+        rolled = min(options.roll_rows, rows_max) if rows_max else options.roll_rows
+        return max(options.rows_min, rolled)
+
+    def _waits(self, rows: int, lag_rows: int) -> bool:
         """Whether the batch is held back until there are more rows, or it is late enough."""
         options = self._options
-        if self._target is not None or rows >= options.rows_min:
+        if self._target is not None or rows >= self._rows_wanted(self._rows_max()):
             return False
+        if rows < lag_rows and rows >= options.rows_min:
+            return False  # limited by bytes: no wait makes it larger
         return self._clock() - self._idle_since < options.trigger_delay_s_max
 
 

@@ -94,5 +94,5 @@ def test_every_verb_that_asks_a_broker_can_be_told_which_in_the_same_words():
     asking = {name: options for name, options in leaves(penstock) if "--data" in options}
     own = {"up", "settings", "doctor", "interop"}
     for name, options in asking.items():
-        assert name in own or options & {"--endpoint", "--name-server"}, name
+        assert name in own or options & {"--endpoint", "--name-server", "--flight"}, name
     assert {"publish", "consume", "why", "topics purge", "connections close"} <= set(asking)

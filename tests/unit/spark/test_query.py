@@ -168,6 +168,22 @@ def test_batches_wait_for_enough_rows_or_long_enough():
     assert offsets(made.following(start)) == {"0": 8}
 
 
+def test_batches_roll_by_rows_but_never_above_what_is_admitted():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 30)
+    options = {"rollRows": "50", "maxTriggerDelay": "10s"}
+    made, clock = query(upstream, **options)
+    start = made.initial()
+    assert made.following(start) is start
+    assert upstream.asked[-1].rows_min == 50
+    clock.now += 11
+    assert offsets(made.following(start)) == {"0": 30}
+    limited, _ = query(upstream, maxRowsPerTrigger="20", **options)
+    assert offsets(limited.following(start)) == {"0": 20}
+    by_bytes, _ = query(upstream, maxBytesPerTrigger="1000", **options)
+    assert offsets(by_bytes.following(start)) == {"0": 10}
+
+
 def test_a_queue_that_appears_begins_at_its_earliest_and_says_so_in_the_batch():
     upstream = FakeUpstream(orders=1)
     made, _ = query(upstream)

@@ -1,0 +1,167 @@
+"""One run of a pipeline: locks, states, Spark's session, and the flows in it until they are over.
+
+Everything that can be wrong without Spark is looked at before it starts, which takes ten seconds.
+Whoever calls says what is shown and when to stop; this makes, watches and ends.
+
+Not here: what a flow's states mean (``runner.py``), the terminal and signals (``cli/pipeline.py``).
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.model.errors import PenstockError
+from penstock.pipelines.figures import Figures
+from penstock.pipelines.flow_file import DELTA, Flow, Pipeline
+from penstock.pipelines.query import FlowQuery, load_function, prepare_session, table_schema
+from penstock.pipelines.runner import FlowRun, Runner
+from penstock.pipelines.state import FlowState
+from penstock.pipelines.table import Table
+from penstock.spark.listener import PenstockListener
+from penstock.spark.session import local_session
+
+LOOK_S: Final = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What the command line says."""
+
+    is_once: bool = False
+    is_reset: bool = False
+    is_accepted: bool = False
+    """Go on from the checkpoint although the flow has changed."""
+
+
+Show = Callable[[Sequence[Figures]], None]
+
+
+def launch(
+    pipeline: Pipeline,
+    flows: Sequence[Flow],
+    options: RunOptions,
+    *,
+    show: Show,
+    is_stopping: Callable[[], bool],
+    session: SparkSession | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Run the flows until they are over or somebody wants them to stop; True = none has failed."""
+    with contextlib.ExitStack() as held:
+        states = [FlowState(pipeline.state, flow) for flow in flows]
+        for state in states:
+            held.enter_context(state.locked())
+        check_without_spark(pipeline, flows)
+        for state in states:
+            if options.is_reset:
+                state.reset()
+            state.open(is_accepted=options.is_accepted)
+            state.check_target()
+        with spark_session(pipeline, session) as spark:
+            runner = Runner([_run(spark, pipeline, state, options) for state in states])
+            while runner.look():
+                show(runner.figures)
+                wait(LOOK_S)
+                if is_stopping():
+                    runner.stop()
+            show(runner.figures)
+            return not runner.has_failed
+
+
+def dry_run(
+    pipeline: Pipeline, flows: Sequence[Flow], *, session: SparkSession | None = None
+) -> list[tuple[Flow, list[str]]]:
+    """What every flow would write, as ``column type``; raises for what would not work."""
+    check_without_spark(pipeline, flows)
+    found = []
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-dry-run-") as place,
+        spark_session(pipeline, session) as spark,
+    ):
+        for flow in flows:
+            state = FlowState(Path(place), flow)
+            state.path.mkdir()
+            kept = FlowState(pipeline.state, flow).pinned_schema()
+            if kept:
+                state.pin_schema(kept)
+            query = FlowQuery(spark, flow, state, home=pipeline.directory)
+            query.check_topics()
+            columns = table_schema(query.outgoing())
+            found.append((flow, [f"{name} {kind.simpleString()}" for name, kind in columns]))
+    return found
+
+
+def check_without_spark(pipeline: Pipeline, flows: Sequence[Flow]) -> None:
+    """Functions and targets."""
+    for flow in flows:
+        for reference in (flow.python, flow.map):
+            if reference:
+                load_function(reference, pipeline.directory)
+        if flow.target.is_table:
+            Table(flow.target.place).check_place()
+        if flow.target.kind == DELTA:
+            _check_delta(flow)
+
+
+def _check_delta(flow: Flow) -> None:
+    try:
+        __import__("deltalake")
+    except ImportError:
+        raise PenstockError(
+            f"flow '{flow.name}': Delta needs deltalake; pip install 'penstock-broker[delta]'"
+        ) from None
+
+
+def _run(spark: SparkSession, pipeline: Pipeline, state: FlowState, options: RunOptions) -> FlowRun:
+    query = FlowQuery(spark, state.flow, state, home=pipeline.directory)
+    return FlowRun(
+        state.flow,
+        lambda: query.start(is_once=options.is_once),
+        state,
+        clock=time.monotonic,
+        is_once=options.is_once,
+        redacted=pipeline.redacted,
+    )
+
+
+@contextlib.contextmanager
+def spark_session(
+    pipeline: Pipeline, session: SparkSession | None = None
+) -> Iterator[SparkSession]:
+    """The session of a run, or the given one; what was started in it is stopped in any case."""
+    if session is not None:
+        prepare_session(session)
+        yield session
+        return
+    # Python workers are started by the JVM and inherit this.
+    known = os.environ.get("PYTHONPATH", "")
+    home = str(pipeline.directory)
+    os.environ["PYTHONPATH"] = os.pathsep.join(each for each in (home, known) if each)
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True) as place:
+        master = {"spark.master": pipeline.master} if pipeline.master else {}
+        made = local_session(
+            f"penstock {pipeline.path.stem}",
+            directory=Path(place),
+            settings={**master, **pipeline.settings},
+        )
+        listener = PenstockListener()
+        made.streams.addListener(listener)
+        prepare_session(made)
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(Exception):
+                for query in made.streams.active:
+                    query.stop()
+            with contextlib.suppress(Exception):
+                made.stop()
+            if home in sys.path:
+                sys.path.remove(home)

@@ -1,0 +1,138 @@
+import threading
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.pipelines.compaction import compact, exchanged, plan
+from penstock.pipelines.table import Batch, StagedFile, Table, TableError
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = Table(tmp_path / "t")
+    made.open()
+    return made
+
+
+def write(place, name, *numbers):
+    place.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": list(numbers)}), place / f"{name}.parquet", compression="zstd")
+
+
+def numbers(table):
+    sql = f"SELECT n FROM '{table.path}/**/*.parquet'"
+    return sorted(row[0] for row in duckdb.sql(sql).fetchall())
+
+
+def test_neighbours_are_merged_up_to_the_target_and_large_files_stay():
+    sizes = [("a", 10), ("b", 10), ("c", 60), ("d", 10), ("e", 45), ("f", 45), ("g", 20)]
+    assert plan(sizes, 100) == [["a", "b"], ["d", "e", "f"]]
+    assert plan([("a", 10)], 100) == plan([], 100) == []
+    assert [len(each) for each in plan([(str(n), 0) for n in range(2500)], 10)] == [1000, 1000, 500]
+
+
+def test_small_files_become_one_and_every_row_is_there_once_in_its_order(table):
+    for day in (1, 2):
+        for number in range(5):
+            write(table.path / f"day={day}", f"000{number}", 10 * day + number, 100 + number)
+    before = numbers(table)
+    done = compact(table)
+    assert (done.directories, done.before, done.after, done.rows) == (2, 10, 2, 20)
+    assert numbers(table) == before
+    (file,) = (table.path / "day=1").iterdir()
+    assert pq.read_table(file).column("n").to_pylist()[::2] == [10, 11, 12, 13, 14]
+    assert file.name.startswith("0000+4-")
+    assert compact(table).before == 0
+    assert not (table.control / "exchange").exists()
+
+
+def test_a_table_without_partitions_is_exchanged_as_a_whole(table):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+    assert compact(table).after == 1
+    assert numbers(table) == [0, 1, 2]
+
+
+def test_what_is_published_while_files_are_merged_is_there_afterwards(table):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+
+    class Late(Table):
+        def locked(self):
+            # As a flow would that published just before the exchange took the lock.
+            write(self.path, "0009", 9)
+            return table.locked()
+
+    compact(Late(table.path))
+    assert numbers(table) == [0, 1, 2, 9]
+
+
+def test_files_of_a_batch_that_is_being_published_are_left_alone(table):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+    file = StagedFile(staged="staged/w/x", path="0002.parquet", rows=1, bytes=1)
+    table.prepare(Batch(writer="w", batch=7, files=(file,)))
+    assert compact(table).before == 2
+    assert (table.path / "0002.parquet").exists()
+    assert numbers(table) == [0, 1, 2]
+
+
+def test_a_compaction_that_was_killed_leaves_nothing_that_counts(table):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+
+    def killed(one, other):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(table, exchange=killed)
+    assert numbers(table) == [0, 1, 2]
+
+    def killed_later(one, other):
+        exchanged(one, other)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(table, exchange=killed_later)
+    assert numbers(table) == [0, 1, 2]
+    table.open()
+    assert not (table.control / "exchange").exists()
+
+
+def test_readers_never_see_a_row_twice_or_miss_one(table):
+    for number in range(40):
+        write(table.path, f"{number:04d}", number)
+    seen, ended = [], threading.Event()
+
+    def read():
+        while not ended.is_set():
+            names = sorted(table.path.glob("*.parquet"))
+            try:
+                seen.append(sum(pq.read_metadata(each).num_rows for each in names))
+            except FileNotFoundError:
+                continue
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for target in (600, 2000, 1 << 20):
+            compact(table, target_bytes=target)
+    finally:
+        ended.set()
+        reader.join()
+    assert set(seen) == {40}
+    assert numbers(table) == [*range(40)]
+
+
+def test_other_columns_are_not_merged_and_strangers_tables_are_not_touched(table, tmp_path):
+    write(table.path, "0000", 1)
+    pq.write_table(pa.table({"m": [1]}), table.path / "0001.parquet")
+    with pytest.raises(TableError, match="has other columns than"):
+        compact(table)
+    write(tmp_path / "other", "0000", 1)
+    with pytest.raises(TableError, match="is no table of a flow"):
+        compact(Table(tmp_path / "other"))
+    with table.compacting(), pytest.raises(TableError, match="by somebody else"):
+        compact(table)
