@@ -31,8 +31,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.model.errors import PenstockError
-from penstock.pipelines.state import PAUSED
 from penstock.pipelines.table import Table, partition_values, write_durably
+from penstock.spark.options import PAUSED
 
 FORMAT: Final = "penstock_archive"
 FILES: Final = "files.json"

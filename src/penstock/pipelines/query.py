@@ -39,9 +39,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError, Ticket
+from penstock.bulk.tickets import BulkError, Ticket
 from penstock.model.errors import PenstockError
-from penstock.model.queries import NO_TOPIC, STAGE_COLUMNS
+from penstock.model.spark_batch import NO_TOPIC, STAGE_COLUMNS
 from penstock.pipelines import archive_source, table_sink
 from penstock.pipelines.flow_file import JSON, RAW, TEXT, Flow
 from penstock.pipelines.letters import (

@@ -28,10 +28,9 @@ from typing import Any, Final
 from penstock.model.errors import PenstockError
 from penstock.pipelines.flow_file import Flow
 from penstock.pipelines.table import Table, write_durably
+from penstock.spark.options import PAUSED
 
 VERSION: Final = 1
-PAUSED: Final = "paused"
-"""What the source writes into the pause file once it rests (``spark/query.py``)."""
 
 
 class NotYet(PenstockError):

@@ -9,7 +9,8 @@ message in both places or in none: the first outcome that was decided counts.
 Delta is the same files with one entry in its log: ``deltalake`` writes it with the batch number as
 a transaction of this writer, and a batch whose number is there already is not added again.
 
-Tasks need a file system that they share with the driver. Options are texts, made by ``query.py``.
+Tasks need a file system that they share with the driver, and Python, pyspark and pyarrow, as in
+``spark/tasks.py``; the commit is the driver's. Options are texts, made by ``query.py``.
 Not here: what readers may see and when (``table.py``).
 """
 
@@ -23,7 +24,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -36,9 +36,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError
-from penstock.model.queries import NO_STAGE, CommitBatchRequest, StageCommand, StagedRows
+from penstock.bulk.rows import PATIENCE_S
+from penstock.bulk.tickets import BulkError
+from penstock.model.spark_batch import NO_STAGE, StageCommand, StagedRows
 from penstock.pipelines.letters import LETTER
 from penstock.pipelines.table import (
     Batch,
@@ -48,6 +48,7 @@ from penstock.pipelines.table import (
     file_name,
     partition_path,
 )
+from penstock.spark.tasks import open_client
 
 FORMAT: Final = "penstock_table"
 ROWS_PER_GROUP: Final = 128 * 1024
@@ -174,9 +175,16 @@ class TableWriter(DataSourceStreamArrowWriter):
         return True
 
     def publish_letters(self, batch: Batch) -> bool:
+        from penstock.bulk.client import BulkClient
+        from penstock.model.queries import CommitBatchRequest
+
         stages = [StagedRows(**json.loads(each)) for each in batch.letters]
         request = CommitBatchRequest(
-            sink=self.options.sink, query=batch.writer, batch=batch.batch, stages=stages
+            sink=self.options.sink,
+            query=batch.writer,
+            batch=batch.batch,
+            stages=stages,
+            checkpoint=batch.writer,
         )
         with BulkClient(self.options.endpoint) as client:
             try:
@@ -232,8 +240,8 @@ class TaskLetters:
             return ()
         self._file.close()
         try:
-            with BulkClient(self._options.endpoint) as client:
-                receipt = client.put_stage(self._command, self._kept())
+            client = open_client(self._options.endpoint, PATIENCE_S)
+            receipt = client.put_stage(self._command, self._kept())
         finally:
             self._path.unlink(missing_ok=True)
         return (json.dumps({"name": receipt.name, "rows": receipt.rows}),)
@@ -368,21 +376,21 @@ Values = tuple[tuple[str, str | None], ...]
 
 def split(batch: Any, names: tuple[str, ...]) -> Iterator[tuple[Values, Any]]:
     """The rows of each partition, their order kept; mostly a batch is of one."""
-    codes = np.zeros(batch.num_rows, np.int64)
+    codes: Any = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     texts: list[Any] = []
     for name in names:
         column = pc.cast(batch.column(batch.schema.get_field_index(name)), pa.string())
         encoded = pc.dictionary_encode(column, null_encoding="encode")
         texts.append(encoded.dictionary)
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-    found = np.unique(codes)
+        codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices)
+    found = pc.unique(codes)
     for code in found:
-        rest = int(code)
+        rest = code.as_py()
         values: list[tuple[str, str | None]] = []
         for name, dictionary in zip(reversed(names), reversed(texts), strict=True):
             rest, at = divmod(rest, len(dictionary))
             values.append((name, dictionary[at].as_py()))
-        rows = batch if len(found) == 1 else batch.filter(pa.array(codes == code))
+        rows = batch if len(found) == 1 else batch.filter(pc.equal(codes, code))
         yield tuple(reversed(values)), rows
 
 

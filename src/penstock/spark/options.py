@@ -98,6 +98,8 @@ def _parts(text: str) -> tuple[float, str]:
 
 
 ENDPOINT: Final = "127.0.0.1:8815"
+PAUSED: Final = "paused"
+"""What a source writes into its ``pauseFile`` once it rests."""
 ROCKETMQ: Final = "rocketmq://"
 TARGET_BATCH_S: Final = 5.0
 TRIGGER_DELAY_S_MAX: Final = 15 * 60.0

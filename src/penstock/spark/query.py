@@ -27,7 +27,7 @@ from penstock.bulk.tickets import BulkError
 from penstock.model.errors import PenstockError
 from penstock.model.queries import PollRequest, PollResponse
 from penstock.model.spark_batch import DATA_LOSS, EPOCH, BatchProgress
-from penstock.spark.options import SourceOptions
+from penstock.spark.options import PAUSED, SourceOptions
 from penstock.spark.tasks import ADVICE
 from penstock.spark.upstream import (
     EARLIEST,
@@ -47,7 +47,6 @@ from penstock.spark.upstream import (
 POLL_MS: Final = 600
 """How long an idle query waits at the broker: two questions a second instead of 85. Longer would
 cost the broker less, but Spark asks the sources of a query in turn, and others wait meanwhile."""
-PAUSED: Final = "paused"
 PAUSE_S: Final = 0.1
 """While it is to rest, Spark asks every 10 ms."""
 

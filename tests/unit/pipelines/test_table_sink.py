@@ -16,14 +16,8 @@ from deltalake import DeltaTable
 from pyarrow import flight
 from pyspark.sql.types import DateType, LongType, MapType, StringType, StructField, StructType
 
-from penstock.bulk.link import Problem
-from penstock.model.queries import (
-    NO_STAGE,
-    CommitBatchRequest,
-    CommitBatchResponse,
-    StageCommand,
-    StageReceipt,
-)
+from penstock.model.queries import CommitBatchRequest, CommitBatchResponse
+from penstock.model.spark_batch import NO_STAGE, StageCommand, StageReceipt
 from penstock.pipelines.letters import LETTER
 from penstock.pipelines.table import Table, TableError
 from penstock.pipelines.table_sink import TableOptions, TableSink, TableWriter, split
@@ -64,7 +58,7 @@ class Broker(flight.FlightServerBase):
         key = (asked.sink, asked.query)
         if asked.batch > self.committed.get(key, -1):
             if any(each.name not in self.staged for each in asked.stages):
-                said = msgspec.json.encode(Problem(kind=NO_STAGE, text="gone"))
+                said = msgspec.json.encode({"kind": NO_STAGE, "text": "gone"})
                 raise flight.FlightServerError("x", extra_info=said)
             self.committed[key] = asked.batch
             for each in asked.stages:
