@@ -12,6 +12,7 @@ import google_crc32c
 import msgspec
 
 from penstock.wire.pulsar.protocol_pb2 import (
+    CompressionType,
     KeyValue,
     MessageMetadata,
     SingleMessageMetadata,
@@ -101,6 +102,20 @@ def packed(metadata: MessageMetadata, payload: bytes, compression: str) -> bytes
     if compression == "ZSTD":
         return bytes(cramjam.zstd.compress(payload))
     return bytes(cramjam.snappy.compress_raw(payload))
+
+
+def unpacked(metadata: MessageMetadata, payload: bytes) -> bytes:
+    """The payload as it was before ``packed``."""
+    kind, size = metadata.compression, metadata.uncompressed_size
+    if kind == CompressionType.NONE:
+        return payload
+    if kind == CompressionType.ZLIB:
+        return zlib.decompress(payload)
+    if kind == CompressionType.LZ4:
+        return bytes(cramjam.lz4.decompress_block(payload, output_len=size))
+    if kind == CompressionType.ZSTD:
+        return bytes(cramjam.zstd.decompress(payload))
+    return bytes(cramjam.snappy.decompress_raw(payload))
 
 
 def _metadata(**more: Any) -> MessageMetadata:

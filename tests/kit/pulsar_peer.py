@@ -92,14 +92,7 @@ class Delivery:
         """Of each message of a batch; of an entry without one, its own."""
         if not self.metadata.HasField("num_messages_in_batch"):
             return [self.payload]
-        found, rest = [], self.payload
-        for _ in range(self.messages):
-            (size,) = _WORD.unpack_from(rest)
-            single = pb.SingleMessageMetadata.FromString(rest[4 : 4 + size])
-            rest = rest[4 + size :]
-            found.append(rest[: single.payload_size])
-            rest = rest[single.payload_size :]
-        return found
+        return [body for _, body in batch_singles(self.payload, self.messages)]
 
     def __repr__(self) -> str:
         return f"<{self.id[0]}:{self.id[1]} count {self.count} {self.payload[:20]!r}>"
@@ -569,6 +562,18 @@ def batch(payloads: Sequence[bytes]) -> bytes:
         single = pb.SingleMessageMetadata(payload_size=len(each)).SerializeToString()
         found += _WORD.pack(len(single)) + single + each
     return bytes(found)
+
+
+def batch_singles(payload: bytes, count: int) -> list[tuple[pb.SingleMessageMetadata, bytes]]:
+    """The messages of a batch that is not compressed: what each says of itself, and its body."""
+    found, at = [], 0
+    for _ in range(count):
+        (size,) = _WORD.unpack_from(payload, at)
+        single = pb.SingleMessageMetadata.FromString(payload[at + 4 : at + 4 + size])
+        at += 4 + size
+        found.append((single, payload[at : at + single.payload_size]))
+        at += single.payload_size
+    return found
 
 
 def as_id(target: MessageId | dict[str, Any]) -> dict[str, Any]:
