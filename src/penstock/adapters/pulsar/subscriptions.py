@@ -153,7 +153,7 @@ class PulsarSubscription:
     def stored(self) -> Subscription | None:
         """The engine's, of a topic with a log; None while there is none."""
         topic = self._shared.engine.topic(self.topic.topic_name)
-        if topic is None:
+        if topic is None or self.topic.number >= len(topic.queues):
             return None
         found = topic.subscriptions.get(self.engine_name)
         queue_id = topic.queues[self.topic.number].queue_id

@@ -176,6 +176,12 @@ class PulsarTopics:
         return self._used_of(name, self.partitions(name) or NOT_PARTITIONED)
 
     def _used_of(self, name: PulsarName, partitions: int) -> list[PulsarTopic]:
+        if len(self._used) < partitions:
+            return [
+                each
+                for each in self._used.values()
+                if each.name == name or (each.is_partition and each.name.whole == name)
+            ]
         names = [name, *[name.of_partition(number) for number in range(partitions)]]
         return [self._used[each] for each in names if each in self._used]
 

@@ -125,6 +125,7 @@ def to_number(name: str, text: str) -> int:
 
 STEPS_AT_A_TIME: Final = 200
 """Steps of some ten microseconds each, until others have their turn."""
+PAUSES_A_TURN: Final = 10
 PIECE_BYTES: Final = 64 * 1024
 """Encoded in less than a millisecond."""
 ITEMS_AT_A_TIME: Final = 50
@@ -133,21 +134,39 @@ ITEMS_AT_A_TIME: Final = 50
 class Pace:
     """Counts the steps of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
+        """``wake``: for who changes something, so that the engine need not do all of it at once."""
         self._left = STEPS_AT_A_TIME
+        self._pauses = 0
+        self._wake = wake
 
     async def step(self, steps: int = 1) -> None:
         """So much was done; the broker takes its turns if that was enough for once."""
         self._left -= steps
         if self._left <= 0:
             self._left = STEPS_AT_A_TIME
+            self._pauses += 1
+            # Not every time: a turn costs something for each queue of a subscription.
+            if self._wake is not None and self._pauses % PAUSES_A_TURN == 0:
+                self._wake()
             await asyncio.sleep(0)
 
 
 def streamed(content: Any) -> Response:
     """An answer that may be large: JSON in pieces, or such pieces themselves."""
     pieces = content if isinstance(content, AsyncIterator) else json_pieces(content)
-    return StreamingResponse(pieces, media_type="application/json")
+    return StreamingResponse(_gathered(pieces), media_type="application/json")
+
+
+async def _gathered(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Small ones together: each costs a call of the socket."""
+    found = bytearray()
+    async for piece in pieces:
+        found += piece
+        if len(found) >= PIECE_BYTES:
+            yield bytes(found)
+            found.clear()
+    yield bytes(found)
 
 
 async def json_pieces(content: Any) -> AsyncIterator[bytes]:

@@ -35,8 +35,12 @@ from penstock.server.pulsar_rest.request import (
 )
 from penstock.server.pulsar_rest.topics import make_topic, partitions_of, topic_of, topic_routes
 
-SEARCH_STEPS: Final = 100
+SEARCH_STEPS: Final = 50
 """What it costs to look for a time: a record is read for each step of a bisection."""
+CHANGE_STEPS: Final = 10
+"""What it costs to make or move a subscription of one partition."""
+DELETE_STEPS: Final = 40
+"""What it costs to delete one of thousands of partitions."""
 
 
 class GivenPosition(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +74,7 @@ async def names(api: RestContext, _request: RestRequest, name: PulsarName) -> Re
     pace = Pace()
     found: dict[str, None] = {}
     for topic in await _parts(api, name):
-        for each in api.broker.subscriptions.names(topic):
+        for each in _names(api, topic):
             found[each] = None
             await pace.step()
         await pace.step()
@@ -91,7 +95,7 @@ async def create(
         )
     start = _given_start(body)
     make_topic(api, request, name)
-    subscriptions, pace = api.broker.subscriptions, Pace()
+    subscriptions, pace = api.broker.subscriptions, Pace(api.wake)
     is_new = False
     for topic in await _parts(api, name):
         if subscriptions.find(topic, subscription) is not None:
@@ -100,7 +104,7 @@ async def create(
         where = start if isinstance(start, Start) else subscriptions.offset_of(topic, start)
         subscriptions.create(topic, subscription, where)
         is_new = True
-        await pace.step(5)
+        await pace.step(CHANGE_STEPS)
     if not is_new:
         raise AlreadyExists("Subscription already exists for topic")
     await api.durable()
@@ -125,7 +129,7 @@ async def delete(
     api: RestContext, request: RestRequest, name: PulsarName, subscription: str
 ) -> None:
     """412 while it has consumers, unless by force; then they are told."""
-    subscriptions, pace = api.broker.subscriptions, Pace()
+    subscriptions, pace = api.broker.subscriptions, Pace(api.wake)
     force = request.is_set("force")
     parts = await _having(api, name, subscription)
     for topic in parts if not force else ():
@@ -135,7 +139,7 @@ async def delete(
     for topic in parts:
         if subscriptions.find(topic, subscription) is not None:
             subscriptions.delete(topic, subscription, force=force)
-        await pace.step(5)
+        await pace.step(DELETE_STEPS)
     await api.durable()
 
 
@@ -162,10 +166,11 @@ async def skip_all(
     api: RestContext, _request: RestRequest, name: PulsarName, subscription: str
 ) -> None:
     _check_logged(name, "Skip messages")
-    pace = Pace()
+    pace = Pace(api.wake)
     for topic in await _having(api, name, subscription):
-        api.broker.subscriptions.skip_all(topic, subscription)
-        await pace.step(5)
+        if api.broker.subscriptions.find(topic, subscription) is not None:
+            api.broker.subscriptions.skip_all(topic, subscription)
+        await pace.step(CHANGE_STEPS)
     await api.durable()
 
 
@@ -173,12 +178,13 @@ async def clear_namespace(
     api: RestContext, _request: RestRequest, tenant: str, namespace: str, *subscription: str
 ) -> None:
     """Everything is skipped in all topics of a namespace, for one subscription or for all."""
-    pace, subscriptions = Pace(), api.broker.subscriptions
+    pace, subscriptions = Pace(api.wake), api.broker.subscriptions
     for topic in await _logged_topics(api, f"{tenant}/{namespace}"):
-        for name in subscriptions.names(topic):
-            if not subscription or name in subscription:
+        for name in _names(api, topic):
+            is_meant = not subscription or name in subscription
+            if is_meant and subscriptions.find(topic, name) is not None:
                 subscriptions.skip_all(topic, name)
-            await pace.step(5)
+            await pace.step(CHANGE_STEPS)
     await api.durable()
 
 
@@ -186,11 +192,11 @@ async def unsubscribe_namespace(
     api: RestContext, _request: RestRequest, tenant: str, namespace: str, subscription: str
 ) -> None:
     """A subscription goes from all topics of a namespace, where nobody uses it; else 412."""
-    pace, subscriptions = Pace(), api.broker.subscriptions
+    pace, subscriptions = Pace(api.wake), api.broker.subscriptions
     for topic in await _logged_topics(api, f"{tenant}/{namespace}"):
         if subscriptions.find(topic, subscription) is not None:
             subscriptions.delete(topic, subscription)
-        await pace.step(5)
+        await pace.step(DELETE_STEPS)
     await api.durable()
 
 
@@ -215,7 +221,7 @@ async def expire(
     """What was published longer ago counts as acked; 0 says nothing, as in Pulsar."""
     _check_logged(name, "Expire messages")
     older_than_s = to_number("the number of seconds", seconds)
-    pace = Pace()
+    pace = Pace(api.wake)
     for topic in await _having(api, name, subscription):
         await _expire(api, topic, subscription, older_than_s, pace)
     await api.durable()
@@ -227,18 +233,17 @@ async def expire_all(
     """The same for all subscriptions."""
     _check_logged(name, "Expire messages")
     older_than_s = to_number("the number of seconds", seconds)
-    pace = Pace()
+    pace = Pace(api.wake)
     for topic in await _parts(api, name):
-        for subscription in api.broker.subscriptions.names(topic):
-            if api.broker.subscriptions.find(topic, subscription) is not None:
-                await _expire(api, topic, subscription, older_than_s, pace)
+        for subscription in _names(api, topic):
+            await _expire(api, topic, subscription, older_than_s, pace)
     await api.durable()
 
 
 async def _expire(
     api: RestContext, topic: PulsarTopic, subscription: str, older_than_s: int, pace: Pace
 ) -> None:
-    if older_than_s:
+    if older_than_s and api.broker.subscriptions.find(topic, subscription) is not None:
         now_ms = api.broker.clock.wall_ms()
         api.broker.subscriptions.expire(topic, subscription, older_than_s, now_ms)
     await pace.step(SEARCH_STEPS)
@@ -267,7 +272,7 @@ async def reset_to_time(
     parts = await _having(api, name, subscription)
     if not name.is_persistent:
         return
-    pace = Pace()
+    pace = Pace(api.wake)
     for topic in parts:
         found = api.broker.subscriptions.find(topic, subscription)
         if found is not None:
@@ -296,6 +301,12 @@ async def _parts(api: RestContext, name: PulsarName) -> list[PulsarTopic]:
     if api.broker.topics.partitions(name):
         return await partitions_of(api, name)
     return [topic_of(api, name)]
+
+
+def _names(api: RestContext, topic: PulsarTopic) -> list[str]:
+    """Of a topic that may have gone since the work on it began."""
+    is_there = api.broker.topics.find(topic.name) is not None
+    return api.broker.subscriptions.names(topic) if is_there else []
 
 
 async def _having(api: RestContext, name: PulsarName, subscription: str) -> list[PulsarTopic]:

@@ -8,6 +8,7 @@ Not here: subscriptions (``subscriptions.py``), single messages (``messages.py``
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from starlette.responses import Response
 
 from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.topics import Listed, PulsarTopic
+from penstock.model.errors import PenstockError
 from penstock.model.names import NON_PERSISTENT, PERSISTENT
 from penstock.server.pulsar_rest.request import (
     ANY,
@@ -40,6 +42,8 @@ from penstock.server.pulsar_rest.statistics import (
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic; the broker's limit of queues may be lower."""
+PARTITIONS_AT_A_TIME: Final = 100
+"""Made in one go: some milliseconds."""
 RUN_NAMES: Final = 1_000
 """Names that are sorted in one go."""
 
@@ -109,7 +113,14 @@ async def create_partitioned(api: RestContext, request: RestRequest, name: Pulsa
     if name.partition >= 0:
         raise RestError(412, "Partitioned Topic Name should not contain '-partition-'")
     _check_count(count)
-    api.broker.topics.create(name, count, request.maker)
+    api.broker.topics.create(name, min(count, PARTITIONS_AT_A_TIME), request.maker)
+    try:
+        await _grow(api, name, count)
+    except PenstockError:
+        # There is no room for all of them: then none is made.
+        if api.broker.topics.partitions(name):
+            api.broker.topics.delete(name)
+        raise
     await api.durable()
 
 
@@ -124,9 +135,17 @@ async def update_partitions(api: RestContext, request: RestRequest, name: Pulsar
             422, f"Desired partitions {count} can't be less than the current partitions {found}."
         )
     _check_count(count)
-    if count > found:
-        api.broker.topics.grow(name, count)
-        await api.durable()
+    await _grow(api, name, count)
+    await api.durable()
+
+
+async def _grow(api: RestContext, name: PulsarName, count: int) -> None:
+    """More partitions, some at a time; raises ``NotFound``, ``AlreadyExists`` without room."""
+    topics = api.broker.topics
+    while (found := topics.partitions(name) or 0) < count:
+        topics.grow(name, min(count, found + PARTITIONS_AT_A_TIME))
+        api.wake()
+        await asyncio.sleep(0)
 
 
 def _check_count(count: int) -> None:

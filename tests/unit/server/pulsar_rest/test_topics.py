@@ -2,9 +2,13 @@
 
 import pytest
 
+from kit.pulsar.bench import PulsarBench
+from kit.pulsar.rest_tool import RestTool
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.server.pulsar_rest import topics as room
+from penstock.settings.broker import TopicSettings
+from penstock.settings.load import Settings
 from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
@@ -248,3 +252,14 @@ def test_nobody_has_permissions(rest):
     rest.done("PUT", TOPIC)
     assert rest.get(f"{TOPIC}/permissions") == {}
     assert rest("GET", f"{HERE}/nowhere/permissions").status == 404
+
+
+def test_partitions_are_made_some_at_a_time_and_all_or_none(monkeypatch):
+    monkeypatch.setattr(room, "PARTITIONS_AT_A_TIME", 2)
+    rest = RestTool(PulsarBench(Settings(topics=TopicSettings(queues_max=10))))
+    rest.done("PUT", f"{PARTS}/partitions", 5)
+    rest.done("POST", f"{PARTS}/partitions", 8)
+    assert rest.get(f"{PARTS}/partitions")["partitions"] == 8
+    assert rest("PUT", f"{HERE}/others/partitions", 5).status == 409
+    assert rest("GET", f"{HERE}/others/partitions").status == 404
+    rest.done("PUT", f"{HERE}/others/partitions", 2)
