@@ -106,7 +106,10 @@ class PulsarTopic:
     @property
     def queue(self) -> Queue:
         """Of a topic with a log; raises ``NotFound`` once it is deleted."""
-        return self.topic.queues[self.number]
+        try:
+            return self.topic.queues[self.number]
+        except IndexError:
+            raise NotFound(f"topic '{self.topic_name}' was made anew without it") from None
 
     @property
     def unlogged(self) -> NonPersistentTopic:

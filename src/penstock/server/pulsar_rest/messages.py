@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.present import present
+from penstock.adapters.pulsar.subscriptions import ENTRIES_AT_A_TIME
 from penstock.adapters.pulsar.topics import PulsarTopic
 from penstock.engine.batch import UNOPENED
 from penstock.model.errors import NotFound
@@ -38,6 +39,7 @@ from penstock.wire.pulsar.metadata import TIME_MS_MAX, read_metadata
 from penstock.wire.pulsar.protocol_pb2 import CompressionType, MessageMetadata
 
 if TYPE_CHECKING:
+    from penstock.engine.topic import Queue
     from penstock.log.index import IndexEntry
 
 PREFIX: Final = "X-Pulsar-"
@@ -88,25 +90,34 @@ async def examine(api: RestContext, request: RestRequest, name: PulsarName) -> R
     if where not in (LATEST, EARLIEST):
         raise RestError(412, f"initialPosition is {EARLIEST} or {LATEST}")
     number = request.number("messagePosition") if "messagePosition" in request.query else 1
-    number = max(1, number)
-    index, end = topic.queue.index, topic.queue.durable_end
-    at = index.min_offset if where == EARLIEST else end - 1
-    entry: IndexEntry | None = None
-    while number:
-        found = index.entries(at, 1) if index.min_offset <= at < end else []
-        if not found:
-            break
-        entry = found[0]
-        number -= 1
-        at = entry[1] + entry[5] if where == EARLIEST else entry[1] - 1
-        if not number % EXAMINED_AT_A_TIME:
-            await asyncio.sleep(0)
+    entry = await _examined(topic.queue, max(1, number), is_from_end=where == LATEST)
     if entry is None:
         raise NotFound("Could not examine messages due to the total message is zero")
     return shown(api, topic, entry)
 
 
-EXAMINED_AT_A_TIME: Final = 100
+async def _examined(queue: Queue, number: int, *, is_from_end: bool) -> IndexEntry | None:
+    """The n-th entry, or the last one on the way to it."""
+    index, end = queue.index, queue.durable_end
+    at = end - 1 if is_from_end else index.min_offset
+    entry: IndexEntry | None = None
+    while number and index.min_offset <= at < end:
+        start = max(index.min_offset, at - ENTRIES_AT_A_TIME + 1) if is_from_end else at
+        found = [
+            each
+            for each in index.entries(start, ENTRIES_AT_A_TIME)
+            if each[1] <= at or not is_from_end
+        ]
+        if not found:
+            break
+        if is_from_end:
+            found.reverse()
+        found = found[:number]
+        number -= len(found)
+        entry = found[-1]
+        at = entry[1] - 1 if is_from_end else entry[1] + entry[5]
+        await asyncio.sleep(0)
+    return entry
 
 
 async def id_at(

@@ -212,6 +212,19 @@ def test_a_topic_is_examined_from_both_ends(rest, shop):
     assert rest("GET", f"{place}=latest&messagePosition=x").status == 400
 
 
+def test_a_topic_is_examined_in_pieces(monkeypatch, rest, shop):
+    monkeypatch.setattr(messages, "ENTRIES_AT_A_TIME", 2)
+    shop.send(b"0a", b"0b", b"0c")
+    for number in range(1, 7):
+        shop.send(b"%d" % number)
+    place = f"{TOPIC}/examinemessage?initialPosition"
+    for number in range(1, 7):
+        assert rest("GET", f"{place}=earliest&messagePosition={number + 1}").body == b"%d" % number
+        assert rest("GET", f"{place}=latest&messagePosition={7 - number}").body == b"%d" % number
+    for far in ("latest&messagePosition=7", "latest&messagePosition=999", "earliest"):
+        assert b"0a" in rest("GET", f"{place}={far}").body
+
+
 # ---- ids
 
 

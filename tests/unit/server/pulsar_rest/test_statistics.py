@@ -1,8 +1,12 @@
 """Unit tests for statistics over REST: who uses a topic, how far behind, and how fast."""
 
+import asyncio
+import json
+
 import pytest
 
 from kit.pulsar.bench import message_tail
+from penstock.adapters.pulsar.naming import parse_name
 from penstock.model.names import topic_name
 from penstock.server.pulsar_rest import request as pieces
 from penstock.server.pulsar_rest import statistics as room
@@ -305,3 +309,22 @@ def test_the_end_of_a_topic_is_seen_inside(rest, shop):
     rest("POST", f"{TOPIC}/terminate")
     found = rest.get(f"{TOPIC}/internalStats")
     assert (found["state"], found["lastConfirmedEntry"][-3:]) == ("Terminated", ":-1")
+
+
+def test_partitions_that_go_meanwhile_are_not_shown(bench, rest, parts):
+    found = [bench.broker.topics.find(parse_name(f"persistent://public/default/parts-partition-{i}"))
+             for i in range(3)]  # fmt: skip
+    rest.done("DELETE", f"{PARTS}/partitions?force=true")
+
+    async def told(pieces):
+        return json.loads(b"".join([piece async for piece in pieces]))
+
+    def statistics():
+        wanted = room.Wanted(pieces.Pace())
+        shown = room.partitioned_statistics(bench.broker, found, wanted, is_each_shown=True)
+        inside = room.partitioned_internal_statistics(bench.broker, found, pieces.Pace())
+        return [list(asyncio.run(told(each))["partitions"]) for each in (shown, inside)]
+
+    assert statistics() == [[], []]
+    rest.done("PUT", f"{PARTS}/partitions", 1)
+    assert statistics() == [["persistent://public/default/parts-partition-0"]] * 2
