@@ -556,6 +556,16 @@ def test_endpoints_and_limits_are_shown():
         assert part in text
 
 
+def test_what_is_shown_of_a_listener_can_be_given_to_its_clients():
+    ports = {"amqp": "127.0.0.1:1", "pulsar": "127.0.0.1:2", "pulsar_http": "127.0.0.1:3"}
+    lines = banner_lines(Settings(), Path("d"), ports, FIGURES, start_seconds=0.3)
+    assert [line.split() for line in lines[1:4]] == [
+        ["amqp", "amqp://guest:guest@127.0.0.1:1"],
+        ["pulsar", "pulsar://127.0.0.1:2"],
+        ["pulsar_http", "http://127.0.0.1:3"],
+    ]
+
+
 def test_defaults_have_no_amber_mark():
     assert amber_marks(Settings()) == []
 
