@@ -406,7 +406,7 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
         broken = Settings(
             broker=BrokerSettings(data=str(tmp_path / "data"), ready_file=str(tmp_path / "no/x")),
             listeners=ListenerSettings(
-                http="0", rocketmq="0", rocketmq_broker="0", amqp="0", flight="0"
+                http="0", rocketmq="0", rocketmq_broker="0", amqp="0", pulsar="0", flight="0"
             ),
         )
         with pytest.raises(StartRefused, match="--ready-file"):
@@ -437,7 +437,7 @@ def rocketmq_house(directory, port):
             broker=BrokerSettings(data=str(directory)),
             listeners=ListenerSettings(
                 bind="127.0.0.1", http="0", rocketmq="0", rocketmq_broker=str(port), amqp="off",
-                flight="off",
+                pulsar="off", flight="off",
             ),
         )
     )  # fmt: skip
