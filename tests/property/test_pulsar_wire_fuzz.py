@@ -17,8 +17,10 @@ from kit.pulsar.bench import command
 from kit.pulsar_payload import COMPRESSIONS, batch_tail, numbered_messages, single_tail, tail
 from penstock.wire.pulsar.facts import PulsarFacts, inflate
 from penstock.wire.pulsar.frames import (
+    COMMAND_BYTES_MAX,
     FRAME_HEADROOM,
     MAX_MESSAGE_SIZE,
+    PAIRS_MAX,
     FrameError,
     FrameParser,
     check,
@@ -34,7 +36,6 @@ from penstock.wire.pulsar.metadata import (
 )
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
-    CommandSubscribe,
     CompressionType,
     KeyValue,
     MessageMetadata,
@@ -187,6 +188,7 @@ def test_giant_lengths_are_refused_without_allocating(total, size):
     try:
         parser = FrameParser()
         may_be = 4 <= size + 4 <= total <= MAX_MESSAGE_SIZE + FRAME_HEADROOM
+        may_be = may_be and size <= COMMAND_BYTES_MAX
         if may_be and size > 64:
             assert parser.feed(data) == []
         else:
@@ -271,20 +273,35 @@ def test_protobuf_that_is_none_is_refused_or_read_and_costs_nothing(what):
     assert peak < 256 * KIB
 
 
-def test_hundreds_of_thousands_of_fields_in_a_command_are_bounded_by_their_bytes():
-    """A MiB of the smallest fields there are: 200,000 properties."""
+@pytest.mark.parametrize("count", [PAIRS_MAX, PAIRS_MAX + 1, 200_000])
+def test_properties_of_a_command_are_bounded(count):
     subscribe = command(
         "SUBSCRIBE", topic="t", subscription="s", subType="Shared", consumer_id=1, request_id=1
     )
-    subscribe.subscribe.metadata.extend([KeyValue(key="", value="")] * 200_000)
+    subscribe.subscribe.metadata.extend([KeyValue(key="", value="")] * count)
     tracemalloc.start()
     try:
-        ((found, _),) = FrameParser().feed(encode(subscribe))
+        if count <= PAIRS_MAX:
+            ((found, _),) = FrameParser().feed(encode(subscribe))
+            assert len(found.subscribe.metadata) == count
+        else:
+            with pytest.raises(FrameError):
+                FrameParser().feed(encode(subscribe))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert isinstance(found.subscribe, CommandSubscribe)
     assert peak < 16 * MIB
+
+
+def test_a_command_may_be_so_large_and_no_larger():
+    """Whatever the frame may be: its tail is not a command."""
+    for size, is_taken in ((COMMAND_BYTES_MAX, True), (COMMAND_BYTES_MAX + 1, False)):
+        head = struct.pack(">II", size + 100, size)
+        if is_taken:
+            assert FrameParser().feed(head) == []
+        else:
+            with pytest.raises(FrameError, match="limit"):
+                FrameParser().feed(head)
 
 
 # ---- what messages say of themselves ------------------------------------------------------------

@@ -221,9 +221,15 @@ class PulsarClient:
         self.bench.settle()
 
     def _take(self) -> None:
-        for data in self.connection.outgoing():
-            self._heard += [each for each in self._frames.feed(data) if isinstance(each, tuple)]
-        self.connection.flushed(self.unsent_bytes)
+        was_working = True
+        while was_working:
+            was_working = self.connection.is_working
+            for data in self.connection.outgoing():
+                self._heard += [each for each in self._frames.feed(data) if isinstance(each, tuple)]
+            self.connection.flushed(self.unsent_bytes)
+            if was_working:
+                # What the client said goes in pieces, one in a turn.
+                self.bench.settle()
 
 
 def command(kind: str, **fields: Any) -> BaseCommand:

@@ -5,6 +5,10 @@ All producers and consumers of a client share it. So nothing that holds a produc
 bytes beyond the connection's share do, and then the client is sent a PONG every ten seconds: it
 takes silence of a minute for death.
 
+One read may bring thousands of commands, or acks of very many messages. Beyond ``COMMANDS_AT_ONCE``
+they wait for the next turn, so that others are served between them (law 5); the socket is not read
+meanwhile. Bound: what one read brought. Seen as ``undone`` of the connection's stage.
+
 Life signs are Pulsar's: a PING every 30 s whatever the traffic; whoever said nothing at all between
 two of them is cut off, and so is whoever has not connected by the first. Bytes that are no frame,
 commands that are not known or not for a broker, and anything but PING and PONG before CONNECT end
@@ -16,7 +20,8 @@ Not here: what commands do (``ports.CommandGroup``, and those who are one).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from penstock import __version__
@@ -29,16 +34,20 @@ from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.content_budget import ContentShare
 from penstock.engine.ports import Confirmation
 from penstock.flow.budgets import UnsentLimit
+from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.flow.reason import Reason
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.pulsar.frames import (
     NO_ID,
+    AckRun,
+    Frame,
     FrameError,
     FrameParser,
     ProtocolVersion,
     Run,
+    SendRun,
     ServerError,
     encode,
 )
@@ -55,6 +64,13 @@ logger = logging.getLogger(__name__)
 PING_MS: Final = 30_000
 PONG_MS: Final = 10_000
 """How often a client is told that we live while its socket is not read."""
+COMMANDS_AT_ONCE: Final = 400
+"""Commands of one connection that are served in one turn. SENDs cost nothing here: they are the
+engine's to spread."""
+ACKS_PER_COMMAND: Final = 10
+"""Messages that are acked for the price of a command."""
+ACKS_AT_ONCE: Final = 2_000
+"""Of a run that is longer the rest waits."""
 PROBE_MS: Final = 5_000
 """A client that is asked whether it is there has so long to say anything."""
 
@@ -118,14 +134,12 @@ class PulsarConnection:
         self._probe_ms = 0
         self._has_gathered = False
         """SENDs or ACKs came that wait for ``flush``."""
+        self._undone: Iterator[_Said] | None = None
+        """What the peer said that waits for a turn."""
+        self._undone_ms = 0
+        self._is_half_closed = False
         self._groups: Final = [make(self, broker) for make in groups]
-        self._handlers: Final[dict[int, Handler]] = {
-            BaseCommand.CONNECT: self._connect,
-            BaseCommand.PING: self._answer_ping,
-            BaseCommand.PONG: _ignore,
-            BaseCommand.AUTH_RESPONSE: self._unasked_auth,
-            BaseCommand.TC_CLIENT_CONNECT_REQUEST: _refuse_transactions,
-        }
+        self._handlers: Final = self._own_handlers()
         self._run_handlers: Final[dict[type, RunHandler]] = {}
         for group in self._groups:
             self._handlers.update(group.handlers())
@@ -133,6 +147,15 @@ class PulsarConnection:
 
     def __repr__(self) -> str:
         return f"<PulsarConnection {self.name}>"
+
+    def _own_handlers(self) -> dict[int, Handler]:
+        return {
+            BaseCommand.CONNECT: self._connect,
+            BaseCommand.PING: self._answer_ping,
+            BaseCommand.PONG: _ignore,
+            BaseCommand.AUTH_RESPONSE: self._unasked_auth,
+            BaseCommand.TC_CLIENT_CONNECT_REQUEST: _refuse_transactions,
+        }
 
     # For the rooms of its commands.
 
@@ -176,8 +199,17 @@ class PulsarConnection:
     # What the pump calls.
 
     @property
+    def is_working(self) -> bool:
+        """True while something that the peer said waits for its turn."""
+        return self._undone is not None
+
+    @property
     def is_reading(self) -> bool:
-        if self.wants_close or not self.is_established:
+        if self.wants_close:
+            return True
+        if self._undone is not None:
+            return False
+        if not self.is_established:
             return True
         if not self.engine_connection.may_read:
             return False
@@ -188,20 +220,15 @@ class PulsarConnection:
         if self.wants_close or self.is_over:
             return
         self._was_heard = True
-        problem = ""
+        said: list[_Said]
         try:
-            frames = self._parser.feed(data)
+            said = [*self._parser.feed(data)]
         except FrameError as error:
-            frames, problem = error.frames, str(error)
-        for frame in frames:
-            if not self.wants_close:
-                if isinstance(frame, tuple):
-                    self._serve(*frame)
-                else:
-                    self._serve_run(frame)
-        if problem:
-            self.hang_up(problem)
-        self._flush()
+            said = [*error.frames, str(error)]
+        if self._undone is None:
+            self._work(iter(said))
+        else:
+            self._undone = chain(self._undone, said)
         if self.is_established and (self._parser.held_bytes or self._contents.charged_bytes):
             refused = self._contents.keep(self._parser.held_bytes, self.broker.clock.monotonic_ms())
             if refused is not None:
@@ -212,6 +239,9 @@ class PulsarConnection:
             self._tell_probes(True)
 
     def outgoing(self) -> list[bytes]:
+        """Everything to send; what waited for this turn is done first."""
+        if self._undone is not None and not self.is_over:
+            self._work(self._undone)
         outbox, self._outbox = self._outbox, []
         if self.unsent.messages:
             self._handed_over.count(())
@@ -264,7 +294,9 @@ class PulsarConnection:
             self.write(_PING)
 
     def eof(self) -> None:
-        self.wants_close = True
+        """The peer will say no more: all it said is done first."""
+        self._is_half_closed = True
+        self.wants_close = self.wants_close or self._undone is None
 
     def stopping(self, reason: str) -> None:
         """Clients are told that their producers and consumers are closed, and come again."""
@@ -277,6 +309,7 @@ class PulsarConnection:
             return
         self.is_over = True
         self.wants_close = True
+        self._undone = None
         self._tell_probes(False)
         self.broker.connections.pop(self.connection_id, None)
         try:
@@ -318,7 +351,52 @@ class PulsarConnection:
 
     # Commands.
 
-    def _serve(self, command: BaseCommand, tail: bytes) -> None:
+    def _work(self, said: Iterator[_Said]) -> None:
+        """What the peer said, as much as a turn may have of it; the rest waits for the next."""
+        left = COMMANDS_AT_ONCE
+        while left > 0 and not self.wants_close:
+            each = next(said, None)
+            if isinstance(each, tuple):
+                left -= each[0].type != BaseCommand.SEND
+                steps = self._serve(*each)
+                if steps is not None:
+                    said = chain(steps, said)
+            elif isinstance(each, AckRun):
+                entries = each.entries
+                if len(entries) > ACKS_AT_ONCE:
+                    rest = AckRun(each.consumer_id, each.ledger_id, entries[ACKS_AT_ONCE:])
+                    each.entries = entries[:ACKS_AT_ONCE]
+                    said = chain((rest,), said)
+                left -= len(each.entries) // ACKS_PER_COMMAND
+                self._serve_run(each)
+            elif isinstance(each, SendRun):
+                self._serve_run(each)
+            elif isinstance(each, int):
+                left -= each
+            elif each is None:
+                break
+            else:
+                self.hang_up(each)
+        self._flush()
+        self._undone = None if left > 0 or self.wants_close else said
+        self._show_undone()
+
+    def _show_undone(self) -> None:
+        if self._undone is not None:
+            self._wake()
+            if self.is_established and self.engine_connection.undone is None:
+                self._undone_ms = self.broker.clock.monotonic_ms()
+                self.engine_connection.undone = self
+            return
+        if self.is_established and self.engine_connection.undone is not None:
+            self.engine_connection.undone = None
+        self.wants_close = self.wants_close or self._is_half_closed
+
+    def view(self) -> UndoneView:
+        """What waits, for operators; how much it is nobody has counted."""
+        return UndoneView(COMMANDS, 1, self._undone_ms)
+
+    def _serve(self, command: BaseCommand, tail: bytes) -> Iterator[int] | None:
         kind = command.type
         if kind in _GATHERED:
             self._has_gathered = True
@@ -327,9 +405,9 @@ class PulsarConnection:
         handler = self._handlers.get(kind)
         if handler is None or not (self.is_established or kind in _BEFORE_CONNECT):
             self.hang_up(f"{_name(kind)} is not a command that a client may send now")
-            return
+            return None
         try:
-            handler(command, tail)
+            return handler(command, tail)
         except PulsarError as error:
             self.fail(_request_id(command), error)
         except CloseConnection as error:
@@ -339,6 +417,7 @@ class PulsarConnection:
         except AlreadyExists as error:
             # A limit of topics, queues or subscriptions, which says which one it is.
             self.fail(_request_id(command), PulsarError(ServerError.NotAllowedError, str(error)))
+        return None
 
     def _serve_run(self, run: Run) -> None:
         if not self.is_established:
@@ -403,6 +482,9 @@ class PulsarConnection:
             answered(is_alive)
 
 
+_Said = Frame | Run | int | str
+"""A number is what a step of a command cost that goes in pieces; a text is why nothing came after
+the frames before it."""
 _GATHERED: Final = frozenset((BaseCommand.SEND, BaseCommand.ACK))
 """What comes in large numbers: groups hand over at once what came at once."""
 _BEFORE_CONNECT: Final = frozenset((BaseCommand.CONNECT, BaseCommand.PING, BaseCommand.PONG))

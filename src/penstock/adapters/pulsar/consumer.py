@@ -22,7 +22,7 @@ nothing attached to the engine. Not here: starting places and types (``subscript
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -53,9 +53,11 @@ from penstock.wire.pulsar.metadata import Unreadable, is_readable, read_metadata
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandAck,
+    CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSubscribe,
     KeySharedMode,
+    MessageIdData,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +76,12 @@ METADATA_BYTES_MAX: Final = 1_024
 """What a consumer says of itself, as Pulsar allows."""
 PERMITS_END: Final = 1 << 31
 """Grants from here on are negative numbers in Pulsar."""
+IDS_AT_ONCE: Final = 1_000
+"""Of an ACK or REDELIVER with more the rest waits for its turn. As many as clients group."""
+COMMANDS_PER_PIECE: Final = 200
+"""What so many ids cost."""
+KEY_RANGES_MAX: Final = 4_096
+"""Of one consumer with ranges of its own."""
 CHUNK_BYTES_MIN: Final = 32 * 1024
 """Smaller entries are not looked at whether they are chunks: clients split what is larger than a
 frame may be, in pieces of that size. A limit's worth of smaller ones is thousands of them."""
@@ -151,7 +159,7 @@ class ConsumerCommands:
         asked = command.subscribe
         name = _topic_name(asked.topic)
         self._check_right(name, asked.subscription)
-        _check_metadata(asked)
+        _check_size(asked)
         known = self._consumers.get(asked.consumer_id)
         if known is not None:
             known.asked_again(asked.request_id)
@@ -187,25 +195,52 @@ class ConsumerCommands:
         if consumer is not None:
             consumer.grant(flow.messagePermits)
 
-    def _ack(self, command: BaseCommand, _tail: bytes) -> None:
+    def _ack(self, command: BaseCommand, _tail: bytes) -> Iterator[int] | None:
         ack = command.ack
         consumer = self._consumers.get(ack.consumer_id)
-        if consumer is not None and consumer.add_ack(ack):
+        if consumer is None:
+            return None
+        if len(ack.message_id) > IDS_AT_ONCE and ack.ack_type == CommandAck.Individual:
+            return self._ack_in_pieces(consumer, ack)
+        if consumer.add_ack(ack):
             self._acking.append(consumer)
+        return None
+
+    def _ack_in_pieces(self, consumer: Consumer, ack: CommandAck) -> Iterator[int]:
+        ids = ack.message_id
+        for at in range(0, len(ids), IDS_AT_ONCE):
+            is_last = at + IDS_AT_ONCE >= len(ids)
+            if consumer.add_ack(ack, ids[at : at + IDS_AT_ONCE], is_whole=is_last):
+                consumer.flush_acks()
+            yield COMMANDS_PER_PIECE
 
     def _ack_run(self, run: AckRun) -> None:
         consumer = self._consumers.get(run.consumer_id)
         if consumer is not None and consumer.add_acks(run):
             self._acking.append(consumer)
 
-    def _redeliver(self, command: BaseCommand, _tail: bytes) -> None:
+    def _redeliver(self, command: BaseCommand, _tail: bytes) -> Iterator[int] | None:
         asked = command.redeliver_unacknowledged_messages
         consumer = self._consumers.get(asked.consumer_id)
-        if consumer is None:
-            return
-        ids = [(each.ledgerId, each.entryId) for each in asked.message_ids]
-        epoch = asked.consumer_epoch if asked.HasField("consumer_epoch") else None
-        consumer.redeliver(ids, epoch)
+        if consumer is None or not consumer.is_ready:
+            return None
+        ids = asked.message_ids
+        if consumer.manner.mode in _ALONE:
+            consumer.rewind(asked.consumer_epoch if asked.HasField("consumer_epoch") else None)
+        elif len(ids) > IDS_AT_ONCE:
+            return self._redeliver_in_pieces(consumer, asked)
+        else:
+            consumer.redeliver([(each.ledgerId, each.entryId) for each in ids])
+        return None
+
+    def _redeliver_in_pieces(
+        self, consumer: Consumer, asked: CommandRedeliverUnacknowledgedMessages
+    ) -> Iterator[int]:
+        ids = asked.message_ids
+        for at in range(0, len(ids), IDS_AT_ONCE):
+            piece = ids[at : at + IDS_AT_ONCE]
+            consumer.redeliver([(each.ledgerId, each.entryId) for each in piece])
+            yield COMMANDS_PER_PIECE
 
     def _close(self, command: BaseCommand, _tail: bytes) -> None:
         asked = command.close_consumer
@@ -253,7 +288,13 @@ def _topic_name(text: str) -> PulsarName:
         raise PulsarError(ServerError.InvalidTopicName, str(problem)) from None
 
 
-def _check_metadata(asked: CommandSubscribe) -> None:
+def _check_size(asked: CommandSubscribe) -> None:
+    ranges = len(asked.keySharedMeta.hashRanges)
+    if ranges > KEY_RANGES_MAX:
+        raise PulsarError(
+            ServerError.ConsumerAssignError,
+            f"a consumer may have {KEY_RANGES_MAX} ranges of keys, and these are {ranges}",
+        )
     if sum([len(each.key) + len(each.value) for each in asked.metadata]) > METADATA_BYTES_MAX:
         raise PulsarError(
             ServerError.MetadataError, f"metadata has a max size of {METADATA_BYTES_MAX} bytes"
@@ -661,12 +702,21 @@ class Consumer:
 
     # ACK.
 
-    def add_ack(self, ack: CommandAck) -> bool:
-        """An ACK came, ``flush_acks`` follows; True for the first one of a read."""
+    def add_ack(
+        self,
+        ack: CommandAck,
+        ids: Iterable[MessageIdData] | None = None,
+        *,
+        is_whole: bool = True,
+    ) -> bool:
+        """An ACK came, ``flush_acks`` follows; True for the first one of a read.
+
+        Or some of its ids: then its request is answered with the last ones (``is_whole``).
+        """
         if self._state is not _ConsumerState.READY:
             return False
         is_first = not (self._acks or self._odd_acks or self._ack_requests)
-        if ack.HasField("request_id"):
+        if is_whole and ack.HasField("request_id"):
             self._ack_requests.append(ack.request_id)
         if self._stored is None or ack.txnid_most_bits or ack.txnid_least_bits:
             pass
@@ -675,7 +725,7 @@ class Consumer:
             self._ack_upto(ack)
         else:
             ledger_id, acks = self._ledger_id, self._acks
-            for each in ack.message_id:
+            for each in ack.message_id if ids is None else ids:
                 if each.ledgerId == ledger_id:
                     if each.ack_set:
                         self._odd_acks.append((each.entryId, list(each.ack_set)))
@@ -711,10 +761,9 @@ class Consumer:
         odd, self._odd_acks = self._odd_acks, []
         if starts:
             self._figures.acked += stored.settle_entries(self._queue_id, starts)
-        for entry, words in odd:
-            ranges = self._acked_of(entry, words)
-            if ranges:
-                self._figures.acked += stored.settle_ranges(self._queue_id, ranges)
+        if odd:
+            ranges = [part for entry, words in odd for part in self._acked_of(entry, words)]
+            self._figures.acked += stored.settle_ranges(self._queue_id, ranges)
         if self.topic.topic.is_terminated:
             self.subscription.look_for_end(has_acked=True)
 
@@ -760,15 +809,17 @@ class Consumer:
 
     # REDELIVER, SEEK, UNSUBSCRIBE.
 
-    def redeliver(self, ids: list[tuple[int, int]], epoch: int | None) -> None:
-        """By id, or everything it has; who reads alone gets everything, and counts nothing."""
+    def rewind(self, epoch: int | None) -> None:
+        """Of who reads alone: everything it has comes again, and nothing is counted."""
+        if epoch is not None:
+            self._epoch = epoch
+        if self.attached is not None and self._stored is not None:
+            self._stored.redeliver(self.attached, self._queue_id, count=False)
+
+    def redeliver(self, ids: list[tuple[int, int]]) -> None:
+        """Of shared types: what it has of these ids, or everything, comes again and is counted."""
         attached, stored = self.attached, self._stored
         if self._state is not _ConsumerState.READY or attached is None or stored is None:
-            return
-        if self.manner.mode in _ALONE:
-            if epoch is not None:
-                self._epoch = epoch
-            stored.redeliver(attached, self._queue_id, count=False)
             return
         offsets = [entry for ledger, entry in ids if ledger == self._ledger_id]
         stored.redeliver(attached, self._queue_id, offsets if ids else None)

@@ -7,7 +7,7 @@ gives it what a group may use of a connection: ``ClientConnection``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from penstock.adapters.contract import Peer
@@ -19,9 +19,11 @@ from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
-Handler = Callable[[BaseCommand, bytes], None]
+Handler = Callable[[BaseCommand, bytes], Iterator[int] | None]
 """Serves one command and what follows it in its frame. It answers now or later, or raises
-``PulsarError`` (ERROR with the command's request id) or ``CloseConnection``."""
+``PulsarError`` (ERROR with the command's request id) or ``CloseConnection``. What takes long it
+gives back: an iterator that does a piece of it with each step, says what that cost in commands,
+and raises nothing."""
 
 RunHandler = Callable[[Any], None]
 """Serves many commands of one type in a row: a ``frames.SendRun`` or ``AckRun``, by its type. It

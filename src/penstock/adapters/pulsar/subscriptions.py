@@ -17,6 +17,7 @@ Not here: commands of clients, permits and acks (``consumer.py``).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -216,7 +217,7 @@ class PulsarSubscription:
             unacked_bytes_max=unacked[1],
         )
         if isinstance(attached, ConsumerRefusal):
-            raise _refused(attached)
+            raise self._taken(manner) or _refused(attached)
         if not self.users and (stored := self.stored) is not None:
             # Counts end with the last consumer; also when that went with a broker before this one.
             stored.forget_attempts(queue_id)
@@ -274,17 +275,21 @@ class PulsarSubscription:
                 f"Subscription is of different type. Active subscription {does} out of order "
                 f"delivery while the connecting consumer {wants} it.",
             )
-        self._check_claims(manner)
 
-    def _check_claims(self, manner: Manner) -> None:
+    def _taken(self, manner: Manner) -> PlaceTaken | None:
+        """Who has some of the ranges that it wants, if the engine refused it for that."""
+        wanted = sorted(manner.key_ranges)
         for user in self.users:
-            for start, end in manner.key_ranges:
-                if any(start <= last and first <= end for first, last in user.manner.key_ranges):
-                    raise PlaceTaken(
+            for first, last in user.manner.key_ranges:
+                # Of ranges without an overlap the last that begins in time ends last.
+                at = bisect_right(wanted, last, key=lambda each: each[0]) - 1
+                if at >= 0 and wanted[at][1] >= first:
+                    return PlaceTaken(
                         ServerError.ConsumerAssignError,
                         f"Range conflict with consumer {user.label}",
                         user,
                     )
+        return None
 
     # Places.
 

@@ -749,13 +749,17 @@ class HalvedRanges:
         del self._ends[at - 1 if is_highest else at]
 
 
+_Claim = tuple[int, int, Consumer]
+"""A range and whose it is."""
+
+
 class StickyRanges:
     """Shares as the consumers claim them: no overlap, and a slot nobody claimed has no owner."""
 
     __slots__ = ("_claims",)
 
     def __init__(self) -> None:
-        self._claims: list[tuple[int, int, Consumer]] = []
+        self._claims: list[_Claim] = []
 
     def slot(self, key: bytes) -> int:
         return range_slot(key)
@@ -771,22 +775,24 @@ class StickyRanges:
         """Ranges must be in order, within 0..65536 and free."""
         if not consumer.key_ranges:
             return _mixed(consumer)
-        claimed = [(start, end, other.name) for start, end, other in self._claims]
-        for start, end in consumer.key_ranges:
+        before: list[_Claim] = []
+        for start, end in sorted(consumer.key_ranges):
             if not 0 <= start <= end <= RANGE_END_MAX:
                 text = (
                     f"key range {start}..{end} of {consumer.name!r} "
                     f"is not within 0..{RANGE_END_MAX}"
                 )
                 return ConsumerRefusal(RefusalReason.KEY_RANGE, text)
-            for other_start, other_end, name in claimed:
+            # Of claims, which do not overlap, the last that begins in time ends last, too.
+            at = bisect_right(self._claims, end, key=lambda claim: claim[0])
+            for other_start, other_end, other in (*before, *self._claims[max(at - 1, 0) : at]):
                 if start <= other_end and other_start <= end:
                     text = (
                         f"key range {start}..{end} of {consumer.name!r} overlaps "
-                        f"{other_start}..{other_end} of {name!r}"
+                        f"{other_start}..{other_end} of {other.name!r}"
                     )
                     return ConsumerRefusal(RefusalReason.KEY_RANGE, text)
-            claimed.append((start, end, consumer.name))
+            before = [(start, end, consumer)]
         return None
 
     def add(self, consumer: Consumer) -> None:

@@ -17,7 +17,7 @@ command means (``adapters/pulsar``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NoReturn, Protocol
@@ -31,6 +31,11 @@ from penstock.wire.pulsar.protocol_pb2 import BaseCommand, KeyValue
 
 MAX_MESSAGE_SIZE: Final = 5 * 1024 * 1024
 """What CONNECTED tells a client unless the settings say otherwise."""
+COMMAND_BYTES_MAX: Final = (1 << 20) + (64 << 10)
+"""A command without its tail: the largest schema, or more ids than a consumer may have unacked.
+Nothing of it is done in pieces before it is read."""
+PAIRS_MAX: Final = 10_000
+"""Properties in one list of a command."""
 FRAME_HEADROOM: Final = 10 * 1024 - 4
 """A frame may have so much more than the largest message; its length word counts, too."""
 NO_ID: Final = 2**64 - 1
@@ -214,14 +219,18 @@ def decode(data: bytes) -> BaseCommand:
         raise FrameError(f"command of type {kind} without a field it must have")
     if not command.HasField(_FIELD_NAMES[kind]):
         raise FrameError(f"command of type {kind} without its {_FIELD_NAMES[kind]}")
-    if kind in _WITH_PROPERTIES and not _are_texts(_WITH_PROPERTIES[kind](command)):
-        raise FrameError(f"command of type {kind} with a property that is no text")
+    if kind in _WITH_PROPERTIES:
+        lists = _WITH_PROPERTIES[kind](command)
+        if max([len(pairs) for pairs in lists]) > PAIRS_MAX:
+            raise FrameError(f"command of type {kind} with more than {PAIRS_MAX} properties")
+        if not _are_texts(lists):
+            raise FrameError(f"command of type {kind} with a property that is no text")
     return command
 
 
 # Properties of messages may be any bytes (protocol.proto), those of commands may not: they are
 # stored, compared and shown.
-_WITH_PROPERTIES: Final[dict[int, Callable[[BaseCommand], Iterable[Iterable[KeyValue]]]]] = {
+_WITH_PROPERTIES: Final[dict[int, Callable[[BaseCommand], Sequence[Sequence[KeyValue]]]]] = {
     BaseCommand.PRODUCER: lambda it: (it.producer.metadata, it.producer.schema.properties),
     BaseCommand.SUBSCRIBE: lambda it: (
         it.subscribe.metadata,
@@ -311,7 +320,7 @@ class FrameParser:
                 at = found[1]
                 continue
             total, size = _SIZES.unpack_from(data, at)
-            if not (4 <= size + 4 <= total <= limit):
+            if not (4 <= size + 4 <= total <= limit and size <= COMMAND_BYTES_MAX):
                 self._refuse(total, size)
             tail_at = at + 8 + size
             if tail_at > end:
@@ -370,4 +379,6 @@ class FrameParser:
             raise FrameError(f"frame of {total} bytes announced, limit {self.frame_bytes_max}")
         if total < 4:
             raise FrameError(f"frame of {total} bytes announced, at least 4 needed")
+        if COMMAND_BYTES_MAX < size <= total:
+            raise FrameError(f"command of {size} bytes announced, limit {COMMAND_BYTES_MAX}")
         raise FrameError(f"command of {size} bytes announced in a frame of {total}")

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.pulsar.bench import command
-from penstock.adapters.pulsar.connection import PING_MS, PROBE_MS
+from penstock.adapters.pulsar.connection import COMMANDS_AT_ONCE, PING_MS, PROBE_MS
 from penstock.wire.pulsar.frames import NO_ID, ServerError, encode
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
@@ -262,3 +262,80 @@ def test_a_broker_that_stops_closes_what_clients_have_and_then_the_connection(cl
     assert told["CLOSE_PRODUCER"].close_producer.request_id == NO_ID
     assert told["CLOSE_CONSUMER"].close_consumer.request_id == NO_ID
     assert client.is_closed
+
+
+# ---- more than a turn may have ------------------------------------------------------------------
+
+
+def lookups(count, first=0):
+    return b"".join(
+        [encode(command("LOOKUP", topic="t", request_id=number)) for number in range(first, count)]
+    )
+
+
+def requests(client):
+    return [each.lookup_topic_response.request_id for each in client.heard_so_far()]
+
+
+def test_more_commands_than_a_turn_may_have_wait_for_the_next_ones(bench, client):
+    """Others are served between them; their order stays."""
+    client.raw(lookups(1_000))
+    assert client.connection.is_working
+    assert not client.connection.is_reading
+    answered = [len(client.connection.outgoing()) for _ in range(3)]
+    assert answered[0] == 2 * COMMANDS_AT_ONCE, "those of the read, and of the first turn"
+    assert answered[0] + answered[1] == 1_000
+    assert client.connection.is_reading
+
+    client.raw(lookups(5))
+    assert requests(client) == [0, 1, 2, 3, 4]
+
+
+def test_what_waits_is_answered_in_order_and_seen_by_operators(bench, client):
+    client.raw(lookups(1_000))
+    view = client.connection.engine_connection.undone.view()
+    assert view.what == "commands"
+
+    assert [each.lookup_topic_response.request_id for each in client.commands()] == list(
+        range(1_000)
+    )
+    assert client.connection.engine_connection.undone is None
+
+
+def test_bytes_that_came_meanwhile_are_served_behind_what_waits(client):
+    client.raw(lookups(600))
+    client.raw(lookups(700, 600))
+
+    assert [each.lookup_topic_response.request_id for each in client.commands()] == list(range(700))
+
+
+def test_garbage_behind_what_waits_closes_after_it(client):
+    client.raw(lookups(1_000) + b"\0\0\0\0")
+    assert not client.is_closed
+
+    assert len(client.commands()) == 1_000
+    assert client.is_closed
+
+
+def test_a_peer_that_says_no_more_is_closed_when_all_it_said_is_done(client):
+    client.raw(lookups(1_000))
+    client.connection.eof()
+    assert not client.is_closed
+    assert len(client.commands()) == 1_000
+    assert client.is_closed
+
+
+def test_a_peer_that_is_gone_leaves_nothing_undone(client):
+    client.raw(lookups(1_000))
+    client.vanish()
+
+    assert not client.connection.is_working
+    assert client.connection.outgoing() == [] or client.connection.is_over
+
+
+def test_a_command_that_closes_ends_what_waits_behind_it(client):
+    client.raw(lookups(500) + encode(command("CONNECT", client_version="x")) + lookups(900))
+
+    assert len(client.commands()) == 500
+    assert client.is_closed
+    assert not client.connection.is_working

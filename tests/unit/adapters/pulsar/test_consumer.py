@@ -1022,3 +1022,27 @@ def test_a_subscription_of_one_partition_leaves_the_others_alone(bench, client):
 
     (stored,) = topic.subscriptions.values()
     assert stored.queue_ids == [topic.queues[1].queue_id]
+
+
+# ---- ranges without end -------------------------------------------------------------------------
+
+
+def test_more_ranges_than_a_consumer_may_have_are_refused(bench, client):
+    ranges = [(number, number) for number in range(room.KEY_RANGES_MAX + 1)]
+    Subscriber(client, kind="Key_Shared", keySharedMeta=sticky(*ranges[1:])).opened()
+    code, text = Subscriber(client, kind="Key_Shared", keySharedMeta=sticky(*ranges)).refusal()
+
+    assert code is ServerError.ConsumerAssignError
+    assert f"{room.KEY_RANGES_MAX} ranges" in text
+
+
+def test_very_many_ranges_of_several_consumers_are_compared_in_no_time(bench, client):
+    """Comparing each with each would be a hundred million steps."""
+    for start in range(3):
+        ranges = [(number, number) for number in range(start, 12_000, 3)]
+        Subscriber(client, kind="Key_Shared", keySharedMeta=sticky(*ranges)).opened()
+    clash = [(number, number) for number in range(20_000, 24_000)] + [(11_999, 11_999)]
+
+    refused = Subscriber(client, kind="Key_Shared", keySharedMeta=sticky(*clash))
+    assert refused.refusal()[0] is ServerError.ConsumerAssignError
+    Subscriber(client, kind="Key_Shared", keySharedMeta=sticky(*clash[:-1])).opened()

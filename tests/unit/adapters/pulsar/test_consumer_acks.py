@@ -976,3 +976,83 @@ def test_what_makes_no_sense_without_a_log_is_answered_as_pulsar_does(client, un
 
     assert (code, text) == (ServerError.UnknownError, "Failed to recover Transaction Buffer.")
     assert not client.is_closed
+
+
+# ---- commands that go in pieces -----------------------------------------------------------------
+
+MANY = 5_000
+
+
+@pytest.fixture
+def holding(client, publisher):
+    """A consumer that holds five thousand messages, and their ids."""
+    sent = publisher.publish_all(MANY)
+    consumer = ready(client).flow(MANY)
+    got = []
+    while more := consumer.ids():
+        got += more
+    assert got == sent
+    return consumer, sent
+
+
+def said(client, kind, **fields):
+    """Say it, and how many turns it takes until nothing of it is left."""
+    client.say(kind, **fields)
+    turns = 0
+    while client.connection.is_working:
+        client.connection.outgoing()
+        turns += 1
+    return turns
+
+
+def test_an_ack_of_very_many_ids_is_done_in_pieces_and_answered_once(client, holding):
+    consumer, sent = holding
+    # With a request it is no run, and every other first: no neighbours.
+    ids = [as_id(each) for each in (*sent[::2], *sent[1::2])]
+    turns = said(
+        client, "ACK", consumer_id=consumer.id, ack_type="Individual", message_id=ids, request_id=4
+    )
+    assert turns >= 2
+    told = client.heard_of(BaseCommand.ACK_RESPONSE)
+    assert [each.ack_response.request_id for each, _ in told] == [4]
+    assert consumer.unacked == 0
+
+
+def test_acks_of_very_many_in_a_row_are_done_in_pieces(client, holding):
+    consumer, sent = holding
+    ids = [as_id(each) for each in (*sent[::2], *sent[1::2])]
+    turns = said(client, "ACK", consumer_id=consumer.id, ack_type="Individual", message_id=ids)
+    assert turns >= 1
+    assert consumer.unacked == 0
+
+
+def test_a_redelivery_of_very_many_ids_is_done_in_pieces(client, holding):
+    consumer, sent = holding
+    turns = said(
+        client, "REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=consumer.id,
+        message_ids=[as_id(each) for each in sent],
+    )  # fmt: skip
+    assert turns >= 2
+    assert consumer.unacked == 0
+    consumer.flow(3)
+
+    assert [(each.id, each.count) for each in consumer.messages()] == [
+        (each, 1) for each in sent[:3]
+    ]
+
+
+def test_a_consumer_that_ends_amid_its_ack_leaves_the_rest_unacked(bench, client, holding):
+    consumer, sent = holding
+    ids = [as_id(each) for each in (*sent[::2], *sent[1::2])]
+    client.say("ACK", consumer_id=consumer.id, ack_type="Individual", message_id=ids, request_id=4)
+    assert client.connection.is_working
+    bench.broker.subscriptions.delete(consumer_topic(bench), "s", force=True)
+    client.commands()
+
+    assert not client.connection.is_working
+    assert not client.is_closed
+
+
+def consumer_topic(bench):
+    (topic,) = bench.broker.topics._used.values()
+    return topic
