@@ -635,13 +635,15 @@ class PulsarRest:
         """DELETE."""
         return self.call("DELETE", path, body)
 
-    def call(self, method: str, path: str, body: Any = None) -> Answer:
+    def call(
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
+    ) -> Answer:
         """Any method; the answer whatever its status."""
         place = urlsplit(self.url)
         connection = http.client.HTTPConnection(
             place.hostname or "", place.port, timeout=ANSWER_SECONDS_MAX * 2
         )
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
         whole = path if path.startswith("/") else f"/admin/v2/{path}"
         try:
             text = None if body is None else json.dumps(body)

@@ -30,6 +30,28 @@ def test_partitions_are_made_once(pulsar, plain):
     assert pulsar.rest.get(f"{plain}/partitions").json["partitions"] == 5
 
 
+@pytest.mark.parametrize(
+    "body", [{"partitions": 3}, {"partitions": "3", "properties": {"a": "b"}}, "3"]
+)
+def test_partitions_may_be_given_as_other_tools_do(pulsar, plain, body):
+    kind = "application/vnd.partitioned-topic-metadata+json"
+    assert pulsar.rest.call("PUT", f"{plain}/partitions", body, kind).status == 204
+    assert pulsar.rest.get(f"{plain}/partitions").json["partitions"] == 3
+
+
+def test_numbers_and_booleans_may_be_strings(pulsar):
+    namespace = f"namespaces/{pulsar.namespace()}"
+    quota = {"limit": "10240", "policy": "producer_request_hold"}
+    assert pulsar.rest.post(f"{namespace}/backlogQuota", quota).status == 204
+    found = pulsar.rest.get(f"{namespace}/backlogQuotaMap").json["destination_storage"]
+    assert (found["limit"], found["limitSize"]) == (10240, 10240)
+    assert pulsar.rest.post(f"{namespace}/deduplication", "true").status == 204
+    assert pulsar.rest.get(f"{namespace}/deduplication").json is True
+    assert pulsar.rest.post(f"{namespace}/messageTTL", "5").status == 204
+    assert pulsar.rest.get(f"{namespace}/messageTTL").json == 5
+    assert pulsar.rest.post(f"{namespace}/messageTTL", "true").status == 400
+
+
 def test_partitions_of_a_plain_topic_are_a_conflict(pulsar, plain):
     assert pulsar.rest.put(plain).status == 204
     again = pulsar.rest.put(f"{plain}/partitions", 3)

@@ -90,10 +90,12 @@ def _types(value: list[str]) -> None:
 
 
 def _auto_topics(rule: AutoTopicCreation) -> None:
+    if not rule.allow_auto_topic_creation:
+        return
     if rule.topic_type not in TOPIC_TYPES:
         raise RestError(412, f"topicType is one of {', '.join(TOPIC_TYPES)}")
     if not 0 < rule.default_num_partitions <= PARTITIONS_MAX:
-        raise RestError(406, f"defaultNumPartitions is 1 to {PARTITIONS_MAX}")
+        raise RestError(412, f"defaultNumPartitions is 1 to {PARTITIONS_MAX}")
 
 
 def _inactive(rule: InactiveTopicRule) -> None:

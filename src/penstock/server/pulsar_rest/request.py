@@ -102,12 +102,16 @@ class RestRequest:
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """JSON of this shape; members that are null say nothing, as Java's writers have it. 400."""
+    """JSON of this shape; 400 when it is not.
+
+    As Java's reader has it, numbers and booleans may be strings; as its writers do, members that
+    are null say nothing.
+    """
     try:
         found = msgspec.json.decode(body)
         if isinstance(found, dict):
             found = {name: value for name, value in found.items() if value is not None}
-        return msgspec.convert(found, kind)
+        return msgspec.convert(found, kind, strict=False)
     except RecursionError:
         raise RestError(400, "the body is nested too deep") from None
     except msgspec.MsgspecError as problem:

@@ -12,6 +12,7 @@ import asyncio
 import heapq
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
 from penstock.adapters.pulsar.naming import PulsarName
@@ -26,6 +27,7 @@ from penstock.server.pulsar_rest.request import (
     RestError,
     RestRequest,
     RouteTable,
+    decoded,
     no_topic,
     of_topic,
     streamed,
@@ -108,8 +110,16 @@ async def create(api: RestContext, request: RestRequest, name: PulsarName) -> No
     await api.durable()
 
 
+class GivenPartitions(msgspec.Struct):
+    """What Go's tools send in place of a number; properties of topics are not kept."""
+
+    partitions: int
+
+
 async def create_partitioned(api: RestContext, request: RestRequest, name: PulsarName) -> None:
-    count = await request.json(int)
+    body = await request.body()
+    is_object = body.lstrip().startswith(b"{")
+    count = decoded(body, GivenPartitions).partitions if is_object else decoded(body, int)
     if name.partition >= 0:
         raise RestError(412, "Partitioned Topic Name should not contain '-partition-'")
     _check_count(count)

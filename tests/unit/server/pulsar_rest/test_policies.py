@@ -191,7 +191,7 @@ def test_what_is_kept_must_be_more_than_what_may_wait(rest):
         ("PUT", "schemaCompatibilityStrategy", "WHATEVER", 400),
         ("POST", "subscriptionTypesEnabled", ["Own"], 400),
         ("POST", "autoTopicCreation", {"topicType": "odd"}, 412),
-        ("POST", "autoTopicCreation", {"topicType": "partitioned", "defaultNumPartitions": 0}, 406),
+        ("POST", "autoTopicCreation", {"topicType": "partitioned", "defaultNumPartitions": 0}, 412),
         ("POST", "inactiveTopicPolicies", {"inactiveTopicDeleteMode": "never"}, 400),
         ("POST", "inactiveTopicPolicies", {"maxInactiveDurationSeconds": 0}, 412),
         ("POST", "backlogQuota", {"policy": "odd"}, 400),
@@ -203,6 +203,11 @@ def test_a_policy_that_cannot_be_is_refused(rest, method, policy, body, status):
     before = rest.get(NAMESPACE)
     assert rest(method, f"{NAMESPACE}/{policy}", body).status == status
     assert rest.get(NAMESPACE) == before
+
+
+def test_topics_that_nobody_makes_need_no_type(rest):
+    rule = {"allowAutoTopicCreation": False, "topicType": ""}
+    assert rest("POST", f"{NAMESPACE}/autoTopicCreation", rule).status == 204
 
 
 @pytest.mark.parametrize(
