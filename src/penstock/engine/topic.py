@@ -198,6 +198,7 @@ class Queue:
         "inbox",
         "index",
         "is_deleted",
+        "kept_from",
         "log_credit",
         "number",
         "queue_id",
@@ -225,6 +226,9 @@ class Queue:
         self.log_credit = log_credit
         self.inbox: Inbox[Queue] = Inbox()
         self.durable_end: int = index.next_offset
+        self.kept_from: int | None = None
+        """Its records from here on stay, whoever has settled them; None = nobody asks for that. A
+        restart forgets it: whoever sets it does so again."""
         self.is_deleted = False
 
     def __repr__(self) -> str:

@@ -464,11 +464,12 @@ class Housekeeping:
     message to be stored or delivered.
 
     Retention (D11): a queue needs everything from the lowest cursor of a subscription that holds
-    data, and everything its topic's retention time and size still cover. Segments go when no queue
-    needs them (``log/retention.py``). Queues are asked in pieces of ``SWEEP_STEPS_MAX``, and others
-    have their turns between two of them, however many queues there are. While the disk is short of
-    room (``shortage_bytes`` of its alarm) sweeps come every ``SHORT_SWEEP_MS``, with a snapshot
-    that lets them have what was settled last, and take what is kept only if there is room.
+    data, everything that a lease or an adapter keeps (``Queue.kept_from``), and everything its
+    topic's retention time and size still cover. Segments go when no queue needs them
+    (``log/retention.py``). Queues are asked in pieces of ``SWEEP_STEPS_MAX``, and others have their
+    turns between two of them, however many queues there are. While the disk is short of room
+    (``shortage_bytes`` of its alarm) sweeps come every ``SHORT_SWEEP_MS``, with a snapshot that
+    lets them have what was settled last, and take what is kept only if there is room.
     """
 
     def __init__(
@@ -629,6 +630,8 @@ def _lowest_needed(queue: Queue, wall_ms: int, kept: int | None) -> int:
     index = queue.index
     policy = queue.topic.policy
     lowest = index.next_offset if kept is None else min(kept, index.next_offset)
+    if queue.kept_from is not None:
+        lowest = min(lowest, queue.kept_from)
     if policy.retention_ms:
         recent = index.search_time(wall_ms - policy.retention_ms)
         size = index.bytes_between(recent, index.next_offset)

@@ -76,7 +76,8 @@ class Appending(msgspec.Struct, gc=False):
     queues: tuple[QueueIndex, ...] = ()
     """Target queues, each at most once; none for settle records and cancelled delays."""
     first_offset: int = NO_OFFSET
-    """Offset of the first message in the first target, filled in by the append."""
+    """Offset of the first message in the first target, filled in by the append; before that, of a
+    record with the flag ``PLACED``, the one it wants. It gets it, unless that is given out."""
     other_offsets: tuple[int, ...] = ()
     """The same for the other targets."""
 
@@ -256,8 +257,9 @@ def _stage_uncommon(appending: Appending, staged: StagedFrame, position: int) ->
     shape = record.shape
     is_unindexed = shape.kind == _MESSAGE and bool(shape.flags & UNINDEXED)
     where: list[Any] = []
+    wanted = appending.first_offset if shape.flags & _PLACED else NO_OFFSET
     for index in appending.queues:
-        offset = UNASSIGNED_OFFSET if is_unindexed else index.staged_offset
+        offset = UNASSIGNED_OFFSET if is_unindexed else max(index.staged_offset, wanted)
         where.append((index.queue_id, offset))
     if where:
         appending.first_offset, *others = [offset for _, offset in where]
@@ -304,6 +306,7 @@ def _enter(appending: Appending, staged: StagedFrame, facts: Release) -> None:
 
 
 UNINDEXED: Final = int(RecordFlag.DELAYED | RecordFlag.NO_INDEX)
+_PLACED: Final = int(RecordFlag.PLACED)
 _STAMP_BYTES: Final = 8
 
 
@@ -349,7 +352,7 @@ def packing_of(shape: Shape, size: int) -> Packing | None:
 
     Remembered, for messages differ in size more than in kind.
     """
-    if shape.kind != _MESSAGE or shape.flags & UNINDEXED:
+    if shape.kind != _MESSAGE or shape.flags & (UNINDEXED | _PLACED):
         return None
     places = (shape.stamp_offset_at, shape.stamp_position_at, shape.stamp_store_ms_at)
     stamps = None

@@ -53,6 +53,9 @@ class RecordFlag(IntFlag):
     """Staged by the Spark sink: visible only after its stage commit (D19)."""
     COMPRESSED = 8
     """The body in ``origin`` is compressed as the protocol compressed it."""
+    PLACED = 16
+    """It was given its offset, with a hole before it, instead of the next one there is: a copy that
+    is found under the offset of its original (``Appending.first_offset``)."""
 
 
 NO_STAMP: Final = -1

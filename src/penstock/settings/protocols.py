@@ -248,6 +248,7 @@ AT_LEAST_ONE_OF_PULSAR: Final = (
     "tenants_max", "namespaces_max", "topic_policies_max", "default_num_partitions",
     "subscribe_rate_period_s", "inactive_topics_s_max", "delayed_delivery_tick_ms",
     "max_message_size", "frame_ms_max", "max_concurrent_non_persistent_messages",
+    "compaction_keys_max", "compaction_kept_bytes_max",
 )  # fmt: skip
 
 
@@ -317,6 +318,15 @@ class PulsarSettings:
         "delete_when_subscriptions_caught_up",
     )
     inactive_topics_s_max: int = setting(60, "They go after so many seconds")
+    compaction_keys_max: int = setting(
+        250_000,
+        "Keys of a topic that is compacted; with more it is not. Some 300 bytes each while it runs",
+    )
+    compaction_kept_bytes_max: int = setting(
+        GIB,
+        "Log bytes of a topic kept since its last compaction for the next one; beyond that the "
+        "broker compacts by itself",
+    )
     schema_compatibility_strategy: str = setting(
         "FULL", "Which new schemas of a topic are taken; namespaces may say otherwise"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.client_log import ClientLog
 from penstock.adapters.contract import Peer
 from penstock.adapters.pulsar.access import AccessTable
+from penstock.adapters.pulsar.compaction import Compaction
 from penstock.adapters.pulsar.dedup import Deduplication
 from penstock.adapters.pulsar.inactive import InactiveTopics
 from penstock.adapters.pulsar.namespaces import Namespaces
@@ -56,7 +57,14 @@ class PulsarBroker:
         """Connections that are open, from CONNECTED on."""
         self.namespaces: Final = Namespaces(engine, settings.pulsar)
         self.topics: Final = PulsarTopics(engine, self.namespaces)
-        self.subscriptions: Final = PulsarSubscriptions(engine, self.namespaces, settings.pulsar)
+        self.compaction: Final = Compaction(
+            engine, clock, settings.pulsar, self.topics.find, self.timers.reschedule
+        )
+        self.timers.add(self.compaction)
+        self.subscriptions: Final = PulsarSubscriptions(
+            engine, self.namespaces, settings.pulsar, self.compaction
+        )
+        self.compaction.on_replaced = self.subscriptions.leave_view
         self.access: Final = AccessTable(engine)
         self.deduplication: Final = Deduplication(engine, clock, self.namespaces)
         self.timers.add(self.deduplication)

@@ -63,6 +63,7 @@ from penstock.wire.pulsar.protocol_pb2 import (
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.broker import PulsarBroker
     from penstock.adapters.pulsar.topics import PulsarTopic
+    from penstock.engine.host import IndexEntry
     from penstock.engine.subscription.consumer import Consumer as EngineConsumer
     from penstock.engine.subscription.consumer import Delivery
     from penstock.engine.subscription.subscription import Subscription
@@ -491,13 +492,24 @@ class Consumer:
         if asked.start_message_rollback_duration_sec:
             back_ms = asked.start_message_rollback_duration_sec * 1000
             from_ms = max(0, self._broker.clock.wall_ms() - back_ms)
-            return self._broker.subscriptions.offset_at(topic, from_ms)
+            return self._offset_published(from_ms)
         if not asked.durable and asked.HasField("start_message_id"):
             start = asked.start_message_id
             where = MessageId(start.ledgerId, start.entryId)
-            return self._broker.subscriptions.offset_of(topic, where)
-        is_early = asked.initialPosition == CommandSubscribe.Earliest
-        return Start.EARLIEST if is_early else Start.LATEST
+            offset = self._broker.subscriptions.offset_of(
+                topic, where, is_compacted=self.manner.is_compacted
+            )
+            if not self.manner.is_compacted or offset != start.entryId:
+                return offset
+            # In a view some messages of batches are entries: those before this one are over.
+            return offset + max(0, start.batch_index)
+        if asked.initialPosition != CommandSubscribe.Earliest:
+            return Start.LATEST
+        return 0 if self.manner.is_compacted else Start.EARLIEST
+
+    def _offset_published(self, from_ms: int) -> int:
+        is_compacted = self.manner.is_compacted
+        return self._broker.subscriptions.offset_at(self.topic, from_ms, is_compacted=is_compacted)
 
     def _probed(self, taken: PlaceTaken, is_alive: bool, /) -> None:
         """Whoever has its place was asked whether he is still there."""
@@ -836,13 +848,13 @@ class Consumer:
         if asked.HasField("message_id"):
             to = asked.message_id
             where = MessageId(to.ledgerId, to.entryId)
-            offset = self._broker.subscriptions.offset_of(self.topic, where)
+            offset = self._broker.subscriptions.offset_of(
+                self.topic, where, is_compacted=self.manner.is_compacted
+            )
             is_exact = self._broker.settings.acknowledgment_at_batch_index_level
             self.subscription.seek(offset, done, list(to.ack_set) if is_exact else None)
         else:
-            at_ms = asked.message_publish_time
-            offset = self._broker.subscriptions.offset_at(self.topic, at_ms)
-            self.subscription.seek(offset, done)
+            self.subscription.seek(self._offset_published(asked.message_publish_time), done)
 
     def unsubscribe(self, request_id: int, *, force: bool) -> None:
         """Its subscription goes; only the last consumer may say so, unless by force."""
@@ -867,15 +879,22 @@ class Consumer:
         last.partition = mark.partition = self.topic.partition
         last.ledgerId = last.entryId = NO_ID
         last.batch_index = -1
-        queue = self.topic.queue
-        end = queue.durable_end
-        found = queue.index.entries(end - 1, 1) if end > queue.index.min_offset else []
-        if found:
-            last.ledgerId, last.entryId = queue.incarnation, found[0][1]
-            last.batch_index = self._last_index(found[0][0], found[0][5])
+        found = self._last_entry()
+        if found is not None:
+            last.ledgerId, last.entryId = self._ledger_id, found[1]
+            last.batch_index = self._last_index(found[0], found[5])
         place = self.subscription.mark_delete
         mark.ledgerId, mark.entryId = place.ledger, place.entry & NO_ID
         self.connection.send(reply)
+
+    def _last_entry(self) -> IndexEntry | None:
+        """The last one it can get; what is compacted out no reader may wait for."""
+        queue, view = self.topic.queue, self.subscription.view
+        end = queue.durable_end
+        if view is not None:
+            return view.last_entry(end)
+        found = queue.index.entries(end - 1, 1) if end > queue.index.min_offset else []
+        return found[0] if found else None
 
     def _last_index(self, position: int, messages: int) -> int:
         """Of the last message in a batch, which may be its only one; -1 where there is no batch."""
@@ -967,7 +986,7 @@ class Consumer:
 def _manner(asked: CommandSubscribe) -> Manner:
     mode = _MODES[asked.subType]
     if mode is not Mode.KEY_SHARED:
-        return Manner(mode, asked.priority_level)
+        return Manner(mode, asked.priority_level, is_compacted=asked.read_compacted)
     meta = asked.keySharedMeta
     is_sticky = meta.keySharedMode == KeySharedMode.STICKY
     ranges = [(each.start, each.end) for each in meta.hashRanges] if is_sticky else []

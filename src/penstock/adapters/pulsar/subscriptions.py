@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
+from penstock.adapters.pulsar.compaction import CompactedIndex
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.adapters.pulsar.naming import (
     SUBSCRIPTION_PREFIX,
@@ -38,6 +39,7 @@ from penstock.wire.pulsar.frames import ServerError, signed
 from penstock.wire.pulsar.metadata import publish_ms
 
 if TYPE_CHECKING:
+    from penstock.adapters.pulsar.compaction import Compaction
     from penstock.adapters.pulsar.namespaces import Namespaces
     from penstock.adapters.pulsar.ports import ClientConnection
     from penstock.adapters.pulsar.topics import PulsarTopic
@@ -83,6 +85,8 @@ class Manner(msgspec.Struct, frozen=True):
     key_ranges: tuple[KeyRange, ...] = ()
     allows_disorder: bool = False
     """Key_Shared: it says that the order of a key need not be kept, which it is here."""
+    is_compacted: bool = False
+    """It wants the newest message of each key, as far as the topic was compacted."""
 
 
 class Attendee(Protocol):
@@ -198,6 +202,8 @@ class PulsarSubscription:
         engine_side = self.stored if topic.is_persistent else self.unlogged
         if engine_side is None:
             raise PulsarError(ServerError.SubscriptionNotFound, "Subscription does not exist")
+        if topic.is_persistent and not self.users:
+            self._read_by(shared.compaction.index_of(topic) if manner.is_compacted else None)
         queue_id = (
             topic.queue.queue_id if topic.is_persistent else topic.unlogged.queue_ids[topic.number]
         )
@@ -238,7 +244,9 @@ class PulsarSubscription:
                 self.unlogged.detach(attached)
         if self.users:
             return
-        if stored is not None and not stored.options.is_durable:
+        if stored is not None and stored.options.is_durable:
+            self._read_by(None)
+        elif stored is not None:
             self._remove("its last consumer is gone")
         self._shared.forget(self)
 
@@ -290,6 +298,31 @@ class PulsarSubscription:
                         user,
                     )
         return None
+
+    # Reading the compacted topic.
+
+    def _read_by(self, index: CompactedIndex | None) -> None:
+        """Whoever comes first reads the compacted topic, or not; the others read with him."""
+        stored = self.stored
+        if stored is not None:
+            stored.read_by(self.queue.queue_id, index)
+
+    @property
+    def view(self) -> CompactedIndex | None:
+        """By which its consumers read; None = they read the topic as it is."""
+        stored = self.stored
+        index = None if stored is None else stored.cursor(self.queue.queue_id).index
+        return index if isinstance(index, CompactedIndex) else None
+
+    def leave_view(self, horizon: int) -> None:
+        """The view is about to be replaced: who has passed it reads on, the others come again."""
+        stored = self.stored
+        if stored is None or self.view is None:
+            return
+        if stored.low_mark(self.queue.queue_id) >= horizon:
+            self._read_by(None)
+        else:
+            self.close_users("its topic was compacted")
 
     # Places.
 
@@ -467,9 +500,16 @@ def _refused(refusal: ConsumerRefusal) -> PulsarError:
 class PulsarSubscriptions:
     """Every subscription of Pulsar's topics."""
 
-    def __init__(self, engine: Engine, namespaces: Namespaces, settings: PulsarSettings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        namespaces: Namespaces,
+        settings: PulsarSettings,
+        compaction: Compaction,
+    ) -> None:
         self.engine: Final = engine
         self.settings: Final = settings
+        self.compaction: Final = compaction
         self.rates: Final = SubscribeRates()
         self._namespaces: Final = namespaces
         self._used: Final[dict[tuple[PulsarName, str], PulsarSubscription]] = {}
@@ -621,23 +661,40 @@ class PulsarSubscriptions:
             if subscription is not None:
                 subscription.look_for_end()
 
-    def offset_of(self, topic: PulsarTopic, where: MessageId) -> int:
+    def offset_of(self, topic: PulsarTopic, where: MessageId, *, is_compacted: bool = False) -> int:
         """The place of an id: its entry, the first one there is, or the end.
 
         Always the begin of an entry. Clients count entries one by one: what is to them the entry
-        before a batch may be a message inside the one before.
+        before a batch may be a message inside the one before. Where a topic was compacted, its
+        copies may be the first ones there are; whose entries count is for the reader to say.
         """
-        queue = topic.queue
-        index = queue.index
-        at = max(place(queue, where.ledger, where.entry, index.next_offset), index.min_offset)
+        queue, view = topic.queue, self.compaction.index_of(topic)
+        index = queue.index if view is None or not is_compacted else view
+        lowest = index.min_offset if view is None else view.min_offset
+        at = max(place(queue, where.ledger, where.entry, index.next_offset), lowest)
         found = index.entries(at, 1) if at < index.next_offset else []
         return min(at, found[0][1]) if found else at
 
-    def offset_at(self, topic: PulsarTopic, published_ms: int) -> int:
+    def offset_at(
+        self, topic: PulsarTopic, published_ms: int, *, is_compacted: bool = False
+    ) -> int:
         """The first message that was published then or later, by its client's clock; or the end."""
-        return self.engine.pulls.search_published(topic.queue, published_ms, publish_ms)
+        search = self.engine.pulls.search_published
+        view = self.compaction.view_of(topic) if is_compacted else None
+        if view is None:
+            return search(topic.queue, published_ms, publish_ms)
+        found = search(view.queue, published_ms, publish_ms)
+        if found < view.queue.durable_end:
+            return found
+        return max(view.horizon, search(topic.queue, published_ms, publish_ms))
 
     # For subscriptions and consumers.
+
+    def leave_view(self, name: PulsarName, horizon: int) -> None:
+        """A topic was compacted anew, and what its readers read until now is about to go."""
+        for (topic, _), subscription in list(self._used.items()):
+            if topic == name:
+                subscription.leave_view(horizon)
 
     def keep(self, subscription: PulsarSubscription) -> None:
         """It is used from now on."""

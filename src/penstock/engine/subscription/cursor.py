@@ -25,6 +25,7 @@ from typing import Final
 
 from penstock.engine.host import (
     DelayedBudget,
+    EntryIndex,
     FailoverRule,
     HostedSubscription,
     IndexEntry,
@@ -69,6 +70,7 @@ class QueueCursor:
         "head_deadline_ms",
         "head_offset",
         "honours_delay",
+        "index",
         "is_saved",
         "messages_per_entry",
         "mode",
@@ -99,6 +101,8 @@ class QueueCursor:
     ) -> None:
         self.queue = queue
         self.queue_id: QueueId = queue.queue_id
+        self.index: EntryIndex = queue.index
+        """By which it reads: the queue's own, or one that leaves some of it out (``read_by``)."""
         self.mode = mode
         self.honours_delay = mode.honours_delay
         """Of the mode; every message with a delivery time asks."""
@@ -168,13 +172,26 @@ class QueueCursor:
     @property
     def backlog_bytes(self) -> int:
         """Log bytes from the low mark to the end."""
-        return self.queue.index.bytes_between(self.settled.low_mark, self.end)
+        return self.index.bytes_between(self.settled.low_mark, self.end)
 
     def floor(self) -> int:
         """The first offset of the oldest entry that is not wholly settled."""
         low = self.settled.low_mark
-        found = self.queue.index.entries(low, 1)
+        found = self.index.entries(low, 1)
         return min(low, found[0][1]) if found else low
+
+    def read_by(self, index: EntryIndex) -> None:
+        """Go on by another index of the same offsets.
+
+        What it does not have is passed over, and settled then. Whoever has something in flight
+        keeps it: nothing of that may look otherwise in the other one.
+        """
+        self.index = index
+        if not self.pending.messages:
+            # Entries may have other bounds now: what waited to be delivered again is read again.
+            self.redelivery.clear()
+            self.next_offset = self.settled.low_mark
+            self.head_offset = -1
 
     def settle(self, cause: Cause, start: int, end: int) -> int:
         """[start, end) is done; returns how many offsets were not before."""
@@ -947,7 +964,7 @@ class BodyBytesEstimate:
         if not ready + in_flight:
             return 0, 0
         low, end = cursor.settled.low_mark, cursor.end
-        index = cursor.queue.index
+        index = cursor.index
         if end - low <= ALL_MESSAGES_MAX and index.bytes_between(low, end) <= ALL_BYTES_MAX:
             sizes = self._sizes(index.entries(cursor.floor(), ALL_MESSAGES_MAX))
             held = sum([size for at, size in sizes.items() if cursor.pending.holds(at)])
@@ -1029,7 +1046,7 @@ class ReadyBodyBytes:
 
     def _extend(self) -> None:
         """Learn the sizes of what was stored since the last look."""
-        index = self._cursor.queue.index
+        index = self._cursor.index
         is_settled = self._cursor.settled.is_settled
         end = index.next_offset
         while (start := self._base + len(self._sizes)) < end:

@@ -186,7 +186,7 @@ class Picker:
         self, cursor: QueueCursor, messages_max: int, bytes_max: int, *, is_fresh: bool
     ) -> Picked:
         """``is_fresh``: nothing of it was ever settled, delivered or is to be looked at."""
-        index = cursor.queue.index
+        index = cursor.index
         start = cursor.next_offset
         end = cursor.end
         if start < index.min_offset and start < end:
@@ -247,7 +247,7 @@ class Picker:
         """The common chunk, without a loop of ours: single messages, never seen, all at hand."""
         start = cursor.next_offset
         count = min(messages_max, cursor.end - start, CHUNK_ENTRIES_MAX)
-        columns = cursor.queue.index.plain_run(start, count) if count > 0 else None
+        columns = cursor.index.plain_run(start, count) if count > 0 else None
         if columns is None or sum(columns[1]) > bytes_max:
             return None
         positions, lengths = columns
@@ -456,7 +456,7 @@ def _batches(
     Of ``count_max`` entries all but the first few would be unpacked for nothing, were they batches.
     """
     entries_max, messages_max = count_max
-    index, mean = cursor.queue.index, cursor.messages_per_entry
+    index, mean = cursor.index, cursor.messages_per_entry
     entries: list[IndexEntry] = []
     messages = 0
     while len(entries) < entries_max and messages < messages_max:
@@ -475,7 +475,7 @@ def _batches(
 
 def entries_at(cursor: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
     """The entries that hold these offsets, in their order; what is gone is not among them."""
-    index = cursor.queue.index
+    index = cursor.index
     there: dict[int, IndexEntry] = {}
     for at, count in _runs(sorted(offsets)):
         for entry in index.entries(at, count):
@@ -498,7 +498,7 @@ def _expiring_head(cursor: QueueCursor) -> IndexEntry | None:
     if not cursor.redelivery.ready:
         cursor.next_offset = cursor.settled.next_unsettled(cursor.next_offset)
     head = cursor.head
-    found = cursor.queue.index.entries(head, 1) if head < cursor.end else []
+    found = cursor.index.entries(head, 1) if head < cursor.end else []
     if not found or found[0][1] >= cursor.end:
         return None
     entry = found[0]
@@ -550,11 +550,11 @@ def expired_backlog(cursor: QueueCursor, host: Host) -> UndoneView | None:
     head, ttl_ms = cursor.head, cursor.queue.topic.policy.message_ttl_ms
     if not 0 < cursor.head_deadline_ms <= now_ms:
         return None
-    found = cursor.queue.index.entries(head, 1)
+    found = cursor.index.entries(head, 1)
     record = host.read([(found[0][0], found[0][4])])[0] if found else None
     if record is None:
         return None
     late_ms = wall_ms - expires_ms(found[0], record, ttl_ms)
     # Of those with a time of their own nobody knows before they are read.
-    end = cursor.queue.index.search_time(wall_ms - max(ttl_ms, 0)) if ttl_ms else 0
+    end = cursor.index.search_time(wall_ms - max(ttl_ms, 0)) if ttl_ms else 0
     return UndoneView(EXPIRIES, max(1, min(end, cursor.end) - head), now_ms - max(0, late_ms))

@@ -494,7 +494,7 @@ def _may_expire(cursor: QueueCursor, count: int) -> bool:
     """False when none of the next messages can expire."""
     if cursor.redelivery.ready or cursor.queue.topic.policy.message_ttl_ms:
         return True
-    entries = cursor.queue.index.entries(cursor.next_offset, min(count, CHUNK_ENTRIES_MAX))
+    entries = cursor.index.entries(cursor.next_offset, min(count, CHUNK_ENTRIES_MAX))
     return any(entry[7] & IndexFlag.EXPIRES for entry in entries)
 
 

@@ -34,6 +34,7 @@ from msgspec.structs import replace
 
 from penstock.engine.filter.filters import Filter
 from penstock.engine.host import (
+    EntryIndex,
     Host,
     HostedSubscription,
     Mode,
@@ -643,6 +644,17 @@ class Subscription:
         cursor = self.cursor(queue_id)
         self._settler.seek(cursor, offset, settled)
         self._changed(cursor)
+
+    def read_by(self, queue_id: QueueId, index: EntryIndex | None) -> None:
+        """Read a queue, from its low mark on, by an index that leaves some out; None = by its own.
+
+        What is left out counts as settled once it is passed. A restart forgets it.
+        """
+        cursor = self.cursor(queue_id)
+        wanted = cursor.queue.index if index is None else index
+        if cursor.index is not wanted:
+            cursor.read_by(wanted)
+            self._changed(cursor)
 
     def rewind(self, queue_id: QueueId) -> int:
         """Deliver again what is settled above the low mark; returns how many messages."""

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 from penstock.server.pulsar_rest import (
+    compaction,
     messages,
     namespaces,
     policies,
@@ -73,6 +74,7 @@ class PulsarRestApi:
                 **subscriptions.SUBSCRIPTION_ROUTES,
                 **messages.MESSAGE_ROUTES,
                 **schemas.SCHEMA_ROUTES,
+                **compaction.COMPACTION_ROUTES,
             }
         )
         self._lookup = Paths(namespaces.LOOKUP_ROUTES)

@@ -22,9 +22,9 @@ Not here: records of SENDs (``metadata.py``); the opposite direction (``adapters
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.record import Facts, Record, RecordFlag
 from penstock.wire.pulsar.frames import MAX_MESSAGE_SIZE
@@ -117,8 +117,8 @@ class PulsarFacts:
     def open_batch(self, record: Record, bytes_max: int) -> list[Record] | str:
         """Its messages, or why it cannot be opened."""
         try:
-            metadata = parse_metadata(record.properties)
-            return _opened(metadata, _plain(record, metadata, bytes_max), record.messages)
+            batch = BatchPayload(record, bytes_max)
+            return [batch.alone(each) for each in batch]
         except ValueError as problem:
             return str(problem)
 
@@ -160,28 +160,51 @@ def _text(value: str | bytes) -> str:
 # ---- batches ------------------------------------------------------------------------------------
 
 
-def _opened(metadata: MessageMetadata, payload: bytes, count: int) -> list[Record]:
-    """The first ``count`` messages of a batch; raises ``ValueError``."""
-    head = _head_of_each(metadata)
-    props_len = len(head) - 4
-    found = []
-    at = 0
-    for _ in range(count):
-        try:
-            single, body_at = read_single(payload, at)
-        except Unreadable as problem:
-            raise ValueError(f"corrupt: {problem}") from None
+class BatchedMessage(NamedTuple):
+    """One message of a batch."""
+
+    number: int
+    single: SingleMessageMetadata
+    at: int
+    """Where it begins in the payload, with what is said of it."""
+    body_at: int
+
+
+class BatchPayload:
+    """A batch as it was before it was compressed, to be read message by message."""
+
+    __slots__ = ("_head", "_metadata", "_payload", "count")
+
+    def __init__(self, record: Record, bytes_max: int) -> None:
+        """Raises ``ValueError`` when it cannot be opened, or is more than that when inflated."""
+        self._metadata = parse_metadata(record.properties)
+        self._payload = _plain(record, self._metadata, bytes_max)
+        self._head = b""
+        self.count: Final = record.messages
+
+    def __iter__(self) -> Iterator[BatchedMessage]:
+        """Raises ``ValueError`` at the first that cannot be read."""
+        at = 0
+        for number in range(self.count):
+            try:
+                single, body_at = read_single(self._payload, at)
+            except Unreadable as problem:
+                raise ValueError(f"corrupt: {problem}") from None
+            yield BatchedMessage(number, single, at, body_at)
+            at = body_at + single.payload_size
+
+    def alone(self, message: BatchedMessage) -> Record:
+        """One of its messages as a record by itself, without place and time."""
+        head = self._head = self._head or _head_of_each(self._metadata)
+        _, single, at, body_at = message
         size = single.payload_size
-        end = body_at + size
-        origin = head + payload[at:end]
+        origin = head + self._payload[at : body_at + size]
         key = span_of(single.partition_key, origin, len(head))
         tag = tag_span(single.properties, origin, len(head))
         body = len(head) + body_at - at, size
-        shape = shape_of(0, 1, 0, *key, *tag, 4, props_len, *body)
+        shape = shape_of(0, 1, 0, *key, *tag, 4, len(head) - 4, *body)
         born_ms = single.event_time
-        found.append(Record(origin, shape, born_ms if born_ms <= TIME_MS_MAX else 0))
-        at = end
-    return found
+        return Record(origin, shape, born_ms if born_ms <= TIME_MS_MAX else 0)
 
 
 def _head_of_each(metadata: MessageMetadata) -> bytes:
