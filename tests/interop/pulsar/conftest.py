@@ -26,23 +26,6 @@ NUMBERS = itertools.count(1)
 REAL_QUIET_SECONDS = 0.3
 """The real server reads and writes in threads of its own: a PONG overtakes what they will send."""
 
-NOT_BUILT = dict.fromkeys(
-    ("test_rest::test_compaction_runs_and_says_so",),
-    "this part of the adapter is being built",
-)
-"""Module, or module::test -> why it cannot run on Penstock yet."""
-
-
-def pytest_collection_modifyitems(config, items):
-    for item in items:
-        module = item.path.stem
-        if item.path.parent.name != "pulsar" or item.path.parent.parent.name != "interop":
-            continue
-        is_real = config.getoption("--real-pulsar")
-        for name in (module, f"{module}::{item.originalname}"):
-            if name in NOT_BUILT and not is_real:
-                item.add_marker(pytest.mark.skip(reason=NOT_BUILT[name]))
-
 
 class Server:
     """Where it listens, and whether it is Apache's."""

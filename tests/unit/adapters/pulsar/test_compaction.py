@@ -3,7 +3,18 @@
 import pytest
 
 from kit.pulsar.bench import PulsarBench
-from kit.pulsar_payload import PulsarMessage, batch_tail, single_tail
+from kit.pulsar.compacted import (
+    NAME,
+    TOPIC,
+    Shelf,
+    Till,
+    compact,
+    compacted,
+    finish,
+    keyed,
+    opened,
+)
+from kit.pulsar_payload import batch_tail, single_tail
 from kit.workbench import Workbench
 from penstock.adapters.pulsar import compaction as room
 from penstock.adapters.pulsar.naming import parse_name
@@ -16,128 +27,7 @@ from penstock.settings.load import Settings
 from penstock.settings.protocols import PulsarSettings
 from penstock.testing.storage import FaultKind
 from penstock.wire.pulsar.frames import NO_ID
-from penstock.wire.pulsar.protocol_pb2 import (
-    BaseCommand,
-    CommandSubscribe,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
-
-TOPIC = "persistent://public/default/orders"
-NAME = parse_name(TOPIC)
-PATIENCE_MS = 60_000
-
-
-def keyed(key, body=b"", **more):
-    """One message as ``sent`` takes it."""
-    return PulsarMessage(body, key, **more)
-
-
-class Till:
-    """A producer of the topic: what it is given is stored."""
-
-    def __init__(self, bench, topic=TOPIC):
-        self.bench = bench
-        self.client = bench.client()
-        answer = self.client.call("PRODUCER", topic=topic, producer_id=1, request_id=1)
-        assert answer.type == BaseCommand.PRODUCER_SUCCESS, answer
-        self.sent = 0
-
-    def send(self, *entries):
-        """Messages, or lists of them: each list is a batch."""
-        for each in entries:
-            tail = batch_tail(*each) if isinstance(each, list) else single_tail(each)
-            self.raw(tail)
-
-    def raw(self, tail):
-        self.client.publish(1, self.sent, tail=tail)
-        self.sent += 1
-        self.bench.settle()
-
-
-def compact(bench, name=NAME):
-    bench.broker.compaction.start(name)
-    finish(bench, name)
-
-
-def finish(bench, name=NAME):
-    """Let a compaction come to its end; what became of it."""
-    for _ in range(PATIENCE_MS // 100):
-        found = bench.broker.compaction.status(name)
-        if found.status != "RUNNING":
-            return found
-        bench.pass_time(100)
-    raise AssertionError("the compaction does not end")
-
-
-class Shelf:
-    """A consumer of the topic that takes everything and says what it got."""
-
-    def __init__(self, bench, subscription="s", *, topic=TOPIC, permits=1_000, **fields):
-        self.client = bench.client()
-        fields = {"read_compacted": True, "initialPosition": CommandSubscribe.Earliest, **fields}
-        fields.setdefault("subType", CommandSubscribe.Exclusive)
-        answer = self.client.call(
-            "SUBSCRIBE", topic=topic, subscription=subscription, consumer_id=1, request_id=1,
-            **fields,
-        )  # fmt: skip
-        assert answer.type == BaseCommand.SUCCESS, answer
-        if permits:
-            self.client.say("FLOW", consumer_id=1, messagePermits=permits)
-
-    def entries(self):
-        """(id, [(key, payload)]) of each MESSAGE since the last time."""
-        found = []
-        for command, tail in self.client.heard():
-            assert command.type == BaseCommand.MESSAGE, command
-            assert not command.message.ack_set
-            found.append((command.message.message_id.entryId, opened(tail)))
-        return found
-
-    def got(self):
-        """(key, payload) of each message."""
-        return [each for _, messages in self.entries() for each in messages]
-
-    def ack(self, *entries, kind="Individual"):
-        ledger = self.client.bench.engine.topic(NAME.topic_name).queues[0].incarnation
-        ids = [{"ledgerId": ledger, "entryId": each} for each in entries]
-        self.client.say("ACK", consumer_id=1, ack_type=kind, message_id=ids)
-        self.client.bench.settle()
-
-    def last_id(self):
-        answer = self.client.call("GET_LAST_MESSAGE_ID", consumer_id=1, request_id=9)
-        said = answer.get_last_message_id_response
-        return said.last_message_id.entryId, said.last_message_id.batch_index
-
-
-def opened(tail):
-    """The messages of an entry, each (key, payload)."""
-    if tail.startswith(b"\x0e\x01"):
-        tail = tail[6:]
-    size = int.from_bytes(tail[:4], "big")
-    metadata = MessageMetadata.FromString(tail[4 : 4 + size])
-    payload = tail[4 + size :]
-    if not metadata.HasField("num_messages_in_batch"):
-        return [(metadata.partition_key, payload)]
-    found = []
-    for _ in range(metadata.num_messages_in_batch):
-        size = int.from_bytes(payload[:4], "big")
-        single = SingleMessageMetadata.FromString(payload[4 : 4 + size])
-        payload = payload[4 + size :]
-        found.append((single.partition_key, payload[: single.payload_size]))
-        payload = payload[single.payload_size :]
-    return found
-
-
-def compacted(bench, **fields):
-    """What a reader of the compacted topic gets."""
-    shelf = Shelf(bench, "reader-1", durable=False, start_message_id=EARLIEST, **fields)
-    found = shelf.got()
-    shelf.client.vanish()
-    return found
-
-
-EARLIEST = {"ledgerId": NO_ID, "entryId": NO_ID}
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, CommandSubscribe
 
 
 @pytest.fixture
@@ -275,7 +165,7 @@ def test_a_batch_that_cannot_be_opened_is_kept_as_it_is(bench, till):
     till.send(keyed("a", b"3"))
     compact(bench)
 
-    assert [each for _, each in Shelf(bench).client.heard()][0] == broken
+    assert next(each for _, each in Shelf(bench).client.heard()) == broken
 
 
 def test_of_a_compressed_message_its_size_before_counts(bench, till):
@@ -621,7 +511,10 @@ def test_nobody_can_add_to_a_view(bench, till):
 
 def small_segments(**pulsar):
     storage = StorageSettings(
-        segment_bytes_max=65_536, settled_keep_ms=0, settled_keep_bytes_max=0, retention_sweep_ms=1_000
+        segment_bytes_max=65_536,
+        settled_keep_ms=0,
+        settled_keep_bytes_max=0,
+        retention_sweep_ms=1_000,
     )
     return PulsarBench(Settings(storage=storage, pulsar=PulsarSettings(**pulsar)))
 
