@@ -59,7 +59,8 @@ class Commit:
         self._is_closing = False
         self.synced_position: LogPosition = parts.writer.end_position
         """Everything below has really been synced."""
-        self.definitions_durable = 0
+        # Recovery may have changed some, and committed that by itself.
+        self.definitions_durable = parts.definitions.sequence - len(parts.definitions.ops)
         self.syncs = 0
         self.removals: list[str] = []
         """Segments to unlink with the next job."""

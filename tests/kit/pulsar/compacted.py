@@ -108,7 +108,9 @@ class Shelf:
 
     def ack(self, *entries: int, kind: str = "Individual") -> None:
         """Entries by their ids."""
-        ledger = self.client.bench.engine.topic(NAME.topic_name).queues[0].incarnation
+        topic = self.client.bench.engine.topic(NAME.topic_name)
+        assert topic is not None
+        ledger = topic.queues[0].incarnation
         ids = [{"ledgerId": ledger, "entryId": each} for each in entries]
         self.client.say("ACK", consumer_id=1, ack_type=kind, message_id=ids)
         self.client.bench.settle()

@@ -352,3 +352,16 @@ def test_what_is_acked_of_a_batch_survives_a_kill_before_the_snapshot(whole_batc
         assert got == [(offset, 1, True) for offset in left]
         bodies = [each.record.body for each in after.deliveries]
         assert bodies == [b"%d" % number for number in left]
+
+
+def test_who_waits_for_nothing_new_is_called_after_a_crash_that_lost_a_definition(bench):
+    # Recovery reserves the ids that it meets in the log, and commits that by itself.
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"x")
+    bench.turns()
+    bench.kill()
+    called = []
+    bench.engine.after_durable(lambda: called.append(True))
+    bench.settle()
+
+    assert called == [True]

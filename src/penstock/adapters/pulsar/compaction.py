@@ -125,7 +125,7 @@ _KEPT_FLAGS: Final = int(RecordFlag.COMPRESSED)
 _PLACED: Final = int(RecordFlag.PLACED)
 
 
-class CompactionStatus(msgspec.Struct, frozen=True, rename="camel"):
+class CompactionStatus(msgspec.Struct, frozen=True):
     """As REST tells it."""
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"] = "NOT_RUN"
@@ -404,7 +404,7 @@ class _Run:
 
     def _scan(self, queue: Queue, offset: int, end: int) -> Steps:
         while offset < end:
-            pull = Pull(_NOBODY, queue, offset, READ_MESSAGES, READ_BYTES, whole_batches=True)
+            pull = Pull(self, queue, offset, READ_MESSAGES, READ_BYTES, whole_batches=True)
             found = self._engine.pulls.read(pull)
             for entry, record in zip(found.entries, found.records, strict=True):
                 if entry[1] < end:
@@ -491,7 +491,7 @@ class _Run:
         What would not fit into a frame by itself stays in its batch, with its companions.
         """
         first, messages = entry[1], entry[5]
-        pull = Pull(_NOBODY, queue, first, 1, whole_batches=True)
+        pull = Pull(self, queue, first, 1, whole_batches=True)
         found = self._engine.pulls.read(pull)
         if not found.records or found.entries[0][1] != first:
             return  # it cannot be read any more
@@ -554,16 +554,8 @@ class _Run:
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
         """There is no socket to stop: it waits for its confirms."""
 
-    def answered(self, pull: Pull, result: PullResult) -> None: ...
-
-
-class _Nobody:
-    """Who reads, and never waits."""
-
-    def answered(self, pull: Pull, result: PullResult) -> None: ...
-
-
-_NOBODY: Final = _Nobody()
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """None of its pulls ever waits."""
 
 
 def _is_empty(metadata: MessageMetadata, record: Record) -> bool:

@@ -22,7 +22,6 @@ from starlette.routing import Route
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError
 from penstock.server.pulsar_rest import (
-    compaction,
     messages,
     namespaces,
     policies,
@@ -74,7 +73,6 @@ class PulsarRestApi:
                 **subscriptions.SUBSCRIPTION_ROUTES,
                 **messages.MESSAGE_ROUTES,
                 **schemas.SCHEMA_ROUTES,
-                **compaction.COMPACTION_ROUTES,
             }
         )
         self._lookup = Paths(namespaces.LOOKUP_ROUTES)

@@ -254,6 +254,38 @@ def _check_may_end(name: PulsarName) -> None:
         raise RestError(406, "Need to provide a persistent topic name")
 
 
+# ---- compacting ---------------------------------------------------------------------------------
+
+
+async def compact(api: RestContext, _request: RestRequest, name: PulsarName) -> None:
+    """A partitioned topic is compacted partition by partition."""
+    parts, compaction = _compacted(api, name), api.broker.compaction
+    if any(compaction.status(each).status == "RUNNING" for each in parts):
+        raise RestError(409, "Compaction already in progress")
+    for each in parts:
+        compaction.start(each)
+
+
+async def compaction_status(
+    api: RestContext, _request: RestRequest, name: PulsarName
+) -> dict[str, Any]:
+    """Of several partitions that of the one which is furthest from being done."""
+    found = [api.broker.compaction.status(each) for each in _compacted(api, name)]
+    worst = min(found, key=lambda each: _FURTHEST_FIRST.index(each.status))
+    return {"status": worst.status, "lastError": worst.last_error}
+
+
+_FURTHEST_FIRST: Final = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
+
+
+def _compacted(api: RestContext, name: PulsarName) -> list[PulsarName]:
+    if not name.is_persistent:
+        raise RestError(405, f"Topic {name} is not persistent: it keeps nothing")
+    api.existing(name)
+    count = api.broker.topics.partitions(name)
+    return [name.of_partition(number) for number in range(count)] if count else [name]
+
+
 # ---- looking ------------------------------------------------------------------------------------
 
 
@@ -341,6 +373,8 @@ _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("DELETE", "partitions"): delete_partitioned,
     ("PUT", "unload"): unload,
     ("POST", "terminate"): terminate,
+    ("PUT", "compaction"): compact,
+    ("GET", "compaction"): compaction_status,
     ("POST", "terminate/partitions"): terminate_partitions,
     ("GET", "permissions"): permissions,
     ("GET", "stats"): stats,
