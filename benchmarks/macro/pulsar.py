@@ -52,6 +52,10 @@ RAW = {
     "batches": ("SENDs of 100", Load("", 8, 100)),
     "acks-100": ("SENDs of 1, 100 acks in a command", Load("", 1, 1, acks=100)),
     "exclusive": ("SENDs of 1, Exclusive", Load("", 1, 1, subscription_type="Exclusive")),
+    "keys": (
+        "SENDs of 1 with keys, Key_Shared",
+        Load("", 1, 1, has_keys=True, subscription_type="Key_Shared"),
+    ),
 }
 """Name, and a load whose ``messages`` say how many times ``--messages`` it has: batches go fast."""
 CLIENT = {"client-single": ("nobatch", 1), "client-batches": ("batch", 2)}
@@ -258,6 +262,8 @@ def tell(found):
 
 def main():
     options = arguments()
+    # As ./penstock starts it: with bytecode, whatever the shell of this machine prefers.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         found = measured(options)
     except Failed as why:

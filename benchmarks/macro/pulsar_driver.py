@@ -58,6 +58,8 @@ class Load:
     """Messages without a receipt."""
     acks: int = 1
     """Entries acknowledged by one command."""
+    has_keys: bool = False
+    """Every SEND has a partition key, 256 different ones."""
     subscription_type: str = "Shared"
     is_producing: bool = True
     is_consuming: bool = True
@@ -337,6 +339,8 @@ def send_frames(producer_name, load):
             sequence_id=sequence_id,
             publish_time=int(time.time() * 1000) + number // MESSAGES_PER_MS,
         )
+        if load.has_keys:
+            metadata.partition_key = f"key-{number:03}"
         payload = bytes([number % 251]) * load.body_bytes
         if load.batch > 1:
             metadata.num_messages_in_batch = load.batch

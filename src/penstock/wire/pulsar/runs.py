@@ -6,7 +6,7 @@ parts lie. Those that follow are taken apart by it, and whatever is not equal to
 byte, or does not look as expected ends the run and is read by protobuf again:
 
     SEND   | total | size, SEND, producer | sequence id | rest, 0x0e01 | crc | metadata size |
-           | name | sequence id | publish time | other metadata | payload |
+           | name | sequence id | publish time | key | other metadata | payload |
     ACK    | total, size, ACK, consumer, ledger | entry | rest |
 
 An ACK of many ids, as clients that group them send it, is taken apart the same way, id by id.
@@ -66,6 +66,7 @@ _ACK_MARK: Final = b"\x08\x0a\x52"
 _UNKNOWN_MS: Final = -1
 _LOW: Final = 0x7F
 _MORE: Final = 0x80
+_KEY_MARK: Final = b"\x32"
 _TIME_MARK: Final = 0x18
 _TIME_BYTES: Final = 6
 """Of a publish time between 2004 and 2109."""
@@ -201,7 +202,7 @@ class _SendLayout:
         self._base = 0
         self._time: object = None
         self._time_ms = 0
-        self._shapes: dict[tuple[bytes, int], Shape] = {}
+        self._shapes: dict[tuple[bytes, int, int], Shape] = {}
 
     def read(self, data: bytes, at: int, end: int) -> tuple[Run, int] | None:
         unpack, size = self._unpack, self._size
@@ -234,11 +235,14 @@ class _SendLayout:
             if google_crc32c.value(tail[CHECKSUM_BYTES:]) != crc:
                 break
             rest = data[at + size : body_at]
-            shape = shapes.get((rest, stop - body_at))
+            key_len = 0
+            if rest.startswith(_KEY_MARK):
+                key_len, rest = _without_key(rest)
+            shape = shapes.get((rest, key_len, stop - body_at))
             if shape is not None:
                 records.append(Record(tail, shape, self._time_ms))
             else:
-                record = self._read_odd(tail, rest)
+                record = self._read_odd(tail, rest, key_len)
                 if record is None:
                     break
                 records.append(record)
@@ -268,7 +272,7 @@ class _SendLayout:
         self._time, self._time_ms = time, found
         return True
 
-    def _read_odd(self, tail: bytes, rest: bytes) -> Record | None:
+    def _read_odd(self, tail: bytes, rest: bytes, key_len: int) -> Record | None:
         """With metadata that are not known; None = it does not belong here."""
         at, end = metadata_span(tail)
         raw = tail[at:end]
@@ -281,13 +285,25 @@ class _SendLayout:
             return None
         if (
             len(rest) <= REST_BYTES_MAX
+            and (key_len > 0) is metadata.HasField("partition_key")
             and not _is_own(metadata)
             and metadata.SerializeToString() == raw
         ):
+            if key_len:
+                # Here, wherever else the same bytes are: one shape for all keys so long.
+                record.reshape(key_at=self._size - self._tail_at + 2, key_len=key_len)
             if len(self._shapes) >= SHAPES_KNOWN:
                 self._shapes.clear()
-            self._shapes[rest, len(tail) - end] = record.shape
+            self._shapes[rest, key_len, len(tail) - end] = record.shape
         return record
+
+
+def _without_key(rest: bytes) -> tuple[int, bytes]:
+    """The length of the key that metadata begin with, and what follows it; 0 = it is not there."""
+    key_len = rest[1] if len(rest) > 1 else 0
+    if 0 < key_len <= _LOW and 2 + key_len <= len(rest):
+        return key_len, rest[2 + key_len :]
+    return 0, rest
 
 
 def _is_own(metadata: MessageMetadata) -> bool:
@@ -295,7 +311,6 @@ def _is_own(metadata: MessageMetadata) -> bool:
     return bool(
         is_batch_of_one(metadata)
         or metadata.properties
-        or metadata.HasField("partition_key")
         or metadata.HasField("ordering_key")
         or metadata.HasField("event_time")
     )

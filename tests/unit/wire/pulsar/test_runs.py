@@ -86,6 +86,14 @@ def test_records_of_a_run_share_their_shape():
     assert len({id(each.shape) for each in run.records}) == 1
 
 
+def test_records_with_keys_share_their_shape_and_have_their_own_keys():
+    keys = ["aa", "bb", "st", "cc", "", "dddd", "ee"]
+    messages = [PulsarMessage(b"body", key=each) for each in keys]
+    _, run = parser().feed(b"".join([send(0, single_tail(each)) for each in messages]))
+    assert [each.key.decode() for each in run.records] == keys[1:]
+    assert len({id(each.shape) for each in run.records if each.shape.key_len == 2}) == 1
+
+
 def test_payloads_of_a_run_may_have_any_length():
     tails = [single_tail(b"x" * size, sequence_id=7) for size in (3, 0, 500, 60_000, 3)]
     _, run = parser().feed(b"".join([send(7, each) for each in tails]))
