@@ -7,6 +7,7 @@ by one and put among them (``_read_uncommon``).
     timestamp       when the message got its offset, as the index has it: never decreasing
     born_timestamp  what the producer said; null when it said nothing
     key, tag        null when there is none
+    message_id      what the publisher or its client gave it: UNIQ_KEY, message_id; null when none
 
 Not here: which rows (``gather.py``), Arrow types (``layout.py``).
 """
@@ -20,22 +21,31 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.bulk.gather import Buffers, GatheredRecords, Spans
 from penstock.bulk.layout import TYPES, Column, arrow_schema, kinds
-from penstock.bulk.maps import MESSAGE_ID, amqp_maps, amqp_properties, maps_of, property_maps
+from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of, property_maps
+from penstock.bulk.tickets import MESSAGE_ID
 from penstock.engine.batch import UNOPENED, opened_batch
 from penstock.model.record import Facts, Record, RecordFlag, Wire
 from penstock.wire.amqp.origin import AmqpFacts
 from penstock.wire.pulsar.facts import PulsarFacts
 from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.properties import KEYS, SYSTEM_NAMES, TAGS, parse_properties, value_of
+from penstock.wire.rocketmq.properties import (
+    KEYS,
+    SYSTEM_NAMES,
+    TAGS,
+    UNIQ_KEY,
+    parse_properties,
+    value_of,
+)
 from penstock.wire.rocketmq.stored import RocketmqFacts, SysFlag, split_batch, sys_flag_of
 
 OWN_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of inflated bodies in one batch of rows; what is behind them comes with the next."""
 _COMPRESSED: Final = int(RecordFlag.COMPRESSED)
-_SLOW_COLUMNS: Final = frozenset({"born_timestamp", "key", "tag", "properties", "body"})
+_SLOW_COLUMNS: Final = frozenset({"born_timestamp", "key", "tag", "properties", "body", MESSAGE_ID})
 
 
 class Rows:
@@ -184,17 +194,30 @@ class Rows:
         return names.take(pa.array(np.searchsorted(found, wires)))
 
     def _properties(self) -> pa.Array:
+        rest = maps_of([message.properties for message in self._uncommon.values()])
+        return self._of_properties(lambda origin, properties: origin.maps(properties), rest)
+
+    def _message_ids(self) -> pa.Array:
+        ids = [message.message_id or None for message in self._uncommon.values()]
+        return self._of_properties(
+            lambda origin, them: origin.ids(them), pa.array(ids, pa.string())
+        )
+
+    def _of_properties(
+        self, make: Callable[[Origin, pa.Array], pa.Array], rest: pa.Array
+    ) -> pa.Array:
+        """Something of every row's properties; ``rest`` is that of rows read one by one."""
         wires = self.gathered.headers["proto"]
         buffers, spans = self.gathered.buffers(), self.gathered.spans("props")
         for row in self._uncommon:
             spans.length[row] = 0
         found = kinds(wires)
-        groups = [(self.origin(wire).maps, np.flatnonzero(wires == wire)) for wire in found]
+        groups = [(self.origin(wire), np.flatnonzero(wires == wire)) for wire in found]
         if len(groups) == 1 and not self._uncommon:
-            return groups[0][0](buffers.binary(spans))
-        parts = [maps(buffers.binary(spans.take(rows))) for maps, rows in groups]
+            return make(groups[0][0], buffers.binary(spans))
+        parts = [make(origin, buffers.binary(spans.take(rows))) for origin, rows in groups]
         rows = np.concatenate([rows for _, rows in groups]) if groups else np.empty(0, np.int64)
-        parts.append(maps_of([message.properties for message in self._uncommon.values()]))
+        parts.append(rest)
         source = np.empty(len(self), np.int64)
         source[rows] = np.arange(len(rows))
         for number, row in enumerate(self._uncommon):
@@ -213,6 +236,7 @@ _MAKERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "properties": Rows._properties,
     "protocol": Rows._protocols,
     "body": Rows._bodies,
+    MESSAGE_ID: Rows._message_ids,
 }
 
 
@@ -248,6 +272,7 @@ class Message(msgspec.Struct, gc=False):
     body: bytes
     born_ms: int = 0
     """0: when its record was."""
+    message_id: str = ""
 
 
 class MessageReader(Protocol):
@@ -270,6 +295,14 @@ class Origin(msgspec.Struct, frozen=True):
     maps: Callable[[pa.Array], pa.Array] = partial(property_maps, hidden=frozenset())
     """The user's properties of a binary column of ``Record.properties``."""
     is_laid_out: bool = True
+    id_maps: Callable[[pa.Array], pa.Array] | None = None
+    """As ``maps`` where ids are not the user's; None = they are."""
+    id_name: str = MESSAGE_ID
+    """The property that is the message's id."""
+
+    def ids(self, properties: pa.Array) -> pa.Array:
+        maps = (self.id_maps or self.maps)(properties)
+        return pc.map_lookup(maps, pa.scalar(self.id_name), "first")
 
 
 class RocketmqMessages:
@@ -358,7 +391,9 @@ class NeutralMessages:
     def messages(self, record: Record) -> list[Message]:
         """A neutral batch has one content for all its messages."""
         properties = parse_properties(record.properties)
-        return [Message(record.key, record.tag, properties, record.body)] * record.messages
+        named = properties.get(MESSAGE_ID, "")
+        message = Message(record.key, record.tag, properties, record.body, message_id=named)
+        return [message] * record.messages
 
     def selectable(self, record: Record) -> Mapping[str, str]:
         """The properties, and the tag under its usual name."""
@@ -376,7 +411,9 @@ class AmqpMessages:
 
     def messages(self, record: Record) -> list[Message]:
         properties = amqp_properties(record.properties)
-        return [Message(record.key, record.tag, properties, record.body)] * record.messages
+        named = properties.get(MESSAGE_ID, "")
+        message = Message(record.key, record.tag, properties, record.body, message_id=named)
+        return [message] * record.messages
 
     def selectable(self, record: Record) -> Mapping[str, str]:
         """Headers, and AMQP's own properties under their long names."""
@@ -394,6 +431,8 @@ def known_origins() -> dict[int, Origin]:
             name="rocketmq",
             reader=RocketmqMessages(),
             maps=partial(property_maps, hidden=frozenset(SYSTEM_NAMES)),
+            id_maps=partial(property_maps, hidden=frozenset(SYSTEM_NAMES - {UNIQ_KEY})),
+            id_name=UNIQ_KEY,
         ),
         int(Wire.AMQP): Origin(name="amqp", reader=AmqpMessages(), maps=amqp_maps),
         int(Wire.PULSAR): Origin(
@@ -409,14 +448,19 @@ def wire_name(wire: int) -> str:
 
 def _of(facts: Facts, body: bytes) -> Message:
     key, tag = facts.key.encode(), facts.tag.encode()
-    return Message(key, tag, facts.properties, body, facts.born_ms)
+    return Message(key, tag, facts.properties, body, facts.born_ms, facts.message_id)
 
 
 def _message(properties: bytes, body: bytes) -> Message:
     named = {k: v for k, v in parse_properties(properties).items() if k not in SYSTEM_NAMES}
     keys = (value_of(properties, KEYS).split() or [b""])[0]
-    return Message(value_of(properties, "__SHARDINGKEY") or keys, value_of(properties, TAGS), named,
-                   body)  # fmt: skip
+    return Message(
+        value_of(properties, "__SHARDINGKEY") or keys,
+        value_of(properties, TAGS),
+        named,
+        body,
+        message_id=value_of(properties, UNIQ_KEY).decode("utf-8", "replace"),
+    )
 
 
 def _inflated(body: bytes, sys_flag: int) -> bytes:

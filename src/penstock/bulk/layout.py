@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.bulk.tickets import COLUMNS
+from penstock.bulk.tickets import COLUMNS, MESSAGE_ID
 from penstock.log.format import HEADER_BYTES, HEADER_FIELDS
 from penstock.log.index import ENTRY_BYTES
 
@@ -87,6 +87,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "properties": pa.map_(pa.string(), pa.string()),
     "protocol": pa.string(),
     "body": pa.binary(),
+    MESSAGE_ID: pa.string(),
 }
 
 

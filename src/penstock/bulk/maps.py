@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.bulk.gather import Buffers, Spans, as_text
 from penstock.bulk.layout import TYPES, Column
+from penstock.bulk.tickets import MESSAGE_ID
 from penstock.model.record import Record, Shape, Wire
 from penstock.wire.amqp.origin import ATTEMPTS, PREFIX, AmqpFacts
 from penstock.wire.amqp.properties import FLAGS, NAMES
@@ -172,7 +173,6 @@ def _maps(bounds: Column, names: pa.Array, values: pa.Array | None) -> pa.Array:
 
 HIDDEN: Final = frozenset((ATTEMPTS,))
 """Headers that are the broker's own."""
-MESSAGE_ID: Final = "message_id"
 """A row has no column for it, so it is a property (D16)."""
 ENTRIES_MAX: Final = 64
 """Headers that are walked by columns; a row with more of them is read by itself."""

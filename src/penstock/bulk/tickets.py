@@ -49,6 +49,9 @@ COLUMNS: Final = (
     "body",
 )
 """All columns of a row, in the order a reader gets them unless it says otherwise."""
+MESSAGE_ID: Final = "message_id"
+"""A column for who asks for it by name: the id that a message's publisher or its client gave it."""
+ASKABLE: Final = (*COLUMNS, MESSAGE_ID)
 TAG: Final = "tag"
 SQL92: Final = "sql92"
 ROWS_PER_BATCH: Final = 10_000
@@ -100,9 +103,9 @@ class Ticket:
         if not 1 <= self.rows_per_batch <= ROWS_PER_BATCH_MAX:
             raise ValueError(f"rows_per_batch is 1 to {ROWS_PER_BATCH_MAX}")
         columns = self.columns if self.columns is not None else COLUMNS
-        unknown = [name for name in columns if name not in COLUMNS]
+        unknown = [name for name in columns if name not in ASKABLE]
         if unknown or not columns or len(set(columns)) != len(columns):
-            raise ValueError(f"columns are some of {', '.join(COLUMNS)}, not {unknown or columns}")
+            raise ValueError(f"columns are some of {', '.join(ASKABLE)}, not {unknown or columns}")
         if self.filter is not None and self.filter.kind not in (TAG, SQL92):
             raise ValueError(f"a filter is of kind tag or sql92, not {self.filter.kind!r}")
 

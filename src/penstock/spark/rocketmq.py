@@ -245,6 +245,7 @@ def batch_of(
         "properties": lambda: [_own_properties(each) for each in messages],
         "protocol": lambda: ["rocketmq"] * len(messages),
         "body": lambda: [_body(each) for each in messages],
+        "message_id": lambda: [each.message_id or None for each in messages],
     }
     schema = arrow_schema(list(columns))
     return pa.RecordBatch.from_arrays(

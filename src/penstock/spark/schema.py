@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.bulk.tickets import COLUMNS
+from penstock.bulk.tickets import ASKABLE, COLUMNS, MESSAGE_ID
 from penstock.spark.options import BadOption, SourceOptions
 
 SPARK_TYPES: Final[dict[str, DataType]] = {
@@ -35,6 +35,7 @@ SPARK_TYPES: Final[dict[str, DataType]] = {
     "properties": MapType(StringType(), StringType()),
     "protocol": StringType(),
     "body": BinaryType(),
+    MESSAGE_ID: StringType(),
 }
 
 
@@ -52,8 +53,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         wanted = SPARK_TYPES.get(field.name)
         if wanted is None:
-            close = difflib.get_close_matches(field.name, COLUMNS, n=1, cutoff=0.4)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COLUMNS)}"
+            close = difflib.get_close_matches(field.name, ASKABLE, n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(ASKABLE)}"
             raise BadOption(f"schema: there is no column {field.name!r}; {hint}")
         if field.dataType != wanted:
             raise BadOption(

@@ -81,3 +81,9 @@ def test_filters_ask_amqp_as_they_ask_the_others(directory, rows):
         by_header = rows(bulk, filter=RowFilter("sql92", "amount > 11 AND region = 'eu'"), **names)
     assert [row["offset"] for row in by_tag] == [0, 1]
     assert [row["offset"] for row in by_header] == [0]
+
+
+def test_message_ids_are_a_column_for_who_asks(directory, rows):
+    with OfflineBulk(directory) as bulk:
+        found = rows(bulk, columns=["message_id"])
+    assert [each["message_id"] for each in found] == ["m-0", None, None, None, None]

@@ -6,12 +6,14 @@ import zlib
 import pytest
 
 from kit.bulk_data import BulkData
+from kit.pulsar_payload import PulsarMessage, single_tail
 from penstock.bulk import columns, reading
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import BulkError, RowFilter, Ticket
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.settings.broker import StorageSettings
+from penstock.wire.pulsar.metadata import make_record
 from penstock.wire.rocketmq.stored import stored_record
 
 KIB = 1024
@@ -55,6 +57,30 @@ def test_columns_come_in_the_order_asked_for_and_no_others(tmp_path):
 
     assert batch.schema == arrow_schema(names)
     assert batch.to_pylist() == [{"body": b"0002", "offset": 2}, {"body": b"0003", "offset": 3}]
+
+
+def test_message_ids_are_those_of_each_protocol_for_who_asks_for_them(tmp_path):
+    data = BulkData(tmp_path / "d")
+    [queue] = data.topic("orders")
+    unique = b"UNIQ_KEY\x01C0A80001\x02a\x011\x02"
+    pulsar = single_tail(PulsarMessage(b"3", "k", {"message_id": "p-3"}))
+    records = [
+        stored_record("orders", 0, b"0", unique),
+        stored_record("orders", 0, zlib.compress(b"1"), unique, sys_flag=1),
+        neutral_record(b"2"),
+        make_record(pulsar, 5),
+        stored_record("orders", 0, b"4", b"a\x011\x02"),
+    ]
+    data.append(*((record, (queue,)) for record in records))
+    data.close()
+    with OfflineBulk(tmp_path / "d") as bulk:
+        names = ["message_id", "properties"]
+        [batch] = bulk.read(Ticket(topic="orders", queue=0, start=0, end=5, columns=names))
+        [plain] = bulk.read(Ticket(topic="orders", queue=0, start=0, end=1))
+    found = batch.column("message_id").to_pylist()
+    assert found == ["C0A80001", "C0A80001", None, "p-3", None]
+    assert batch.column("properties").to_pylist()[0] == [("a", "1")]
+    assert "message_id" not in plain.schema.names
 
 
 def test_batches_keep_to_rows_and_bytes(tmp_path, monkeypatch):
