@@ -94,7 +94,9 @@ def test_two_queries_on_one_subscription_are_shown_each_with_its_lag(bulk, broke
     slow, fast = "a" * 32, "b" * 32
     bulk.poll({0: 5}, subscription="both", checkpoint=slow)
     bulk.poll({0: 20}, subscription="both", checkpoint=fast)
-    progress = queries.BatchProgress(query_id="1234", query_name="to-lake", checkpoint=fast)
+    progress = queries.BatchProgress(
+        query_id="1234", query_name="to-lake", checkpoint=fast, batch_ms=5, retries=3, dead=2
+    )
     bulk.ask(queries.ReportRequest(subscription="both", progress=progress), "report")
     lease = queries.LeaseRequest(subscription="both", checkpoint=slow, topics=["orders"])
     assert not bulk.ask(lease, "lease").is_broken
@@ -107,6 +109,11 @@ def test_two_queries_on_one_subscription_are_shown_each_with_its_lag(bulk, broke
         ("both#bbbbbbbb", 0, "held"),
     ]
     assert [each["last_batch"]["query_name"] for each in shown] == ["", "to-lake"]
+    assert [(each["retried"], each["dead"]) for each in shown] == [(0, 0), (3, 2)]
+    web.request("GET", "/metrics")
+    metrics = web.getresponse().read().decode()
+    assert 'penstock_query_dead_letters_total{query="both#bbbbbbbb"} 2.0' in metrics
+    assert 'penstock_query_retried_total{query="both#bbbbbbbb"} 3.0' in metrics
     web.request("GET", "/api/flow")
     flow = web.getresponse().read().decode()
     assert "both on orders" in flow

@@ -57,6 +57,10 @@ class BatchProgress:
     query_name: str = ""
     checkpoint: str = ""
     """As in the query's polls."""
+    retries: int = 0
+    """Rows of a flow that are tried again later."""
+    dead: int = 0
+    """Rows of a flow that became dead letters."""
 
     def over(self, before: BatchProgress) -> BatchProgress:
         """This word, with what earlier ones said and this one does not know.
@@ -77,6 +81,8 @@ class BatchProgress:
             query_id=self.query_id or before.query_id,
             query_name=self.query_name or before.query_name,
             checkpoint=self.checkpoint or before.checkpoint,
+            retries=self.retries if is_whole else before.retries,
+            dead=self.dead if is_whole else before.dead,
         )
 
     @property

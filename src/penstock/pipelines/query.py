@@ -58,13 +58,13 @@ from penstock.pipelines.letters import (
 )
 from penstock.pipelines.state import FlowState, NotYet, infer
 from penstock.pipelines.table import Table
+from penstock.spark.listener import FLOW_METRICS
 from penstock.spark.options import ROCKETMQ
 from penstock.spark.schema import SPARK_TYPES
 
 VIEW: Final = "messages"
-OBSERVED: Final = "penstock_flow"
 DECODED: Final = "penstock_decode"
-"""Names of the figures that a batch brings with it (``figures.py``)."""
+"""As ``FLOW_METRICS``: figures that a batch brings with it (``figures.py``)."""
 CORRUPT: Final = "_corrupt"
 MESSAGE_ID: Final = "message_id"
 EVENT_TIME: Final = "event_time"
@@ -504,9 +504,9 @@ class FlowQuery:
             topic = f.col("topic")
             is_row = ~topic.isin(flow.retry_topic, flow.dead_topic)
         else:
-            return frame.observe(OBSERVED, f.count(f.lit(1)).alias("rows"))
+            return frame.observe(FLOW_METRICS, f.count(f.lit(1)).alias("rows"))
         return frame.observe(
-            OBSERVED,
+            FLOW_METRICS,
             f.count(f.when(is_row, True)).alias("rows"),
             f.count(f.when(topic == flow.retry_topic, True)).alias("retries"),
             f.count(f.when(topic == flow.dead_topic, True)).alias("dead"),

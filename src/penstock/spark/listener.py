@@ -43,6 +43,8 @@ from penstock.spark.options import ROCKETMQ
 WAITING_MAX: Final = 256
 REPORT_S: Final = 2.0
 QUERIES_MAX: Final = 1024
+FLOW_METRICS: Final = "penstock_flow"
+"""Spark's observed metrics under which a flow counts (``pipelines/query.py``)."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +114,7 @@ def broker_of(source: Any) -> tuple[str, str, str] | None:
 def batch_progress(progress: Any) -> BatchProgress:
     spent = {name: float(each) for name, each in progress.durationMs.items()}
     outside = ("walCommit", "commitOffsets", "commitBatch")
+    counted = flow_counts(progress)
     return BatchProgress(
         rows=int(progress.numInputRows),
         batch_ms=spent.get("triggerExecution", 0.0),
@@ -120,7 +123,15 @@ def batch_progress(progress: Any) -> BatchProgress:
         batch_id=int(progress.batchId),
         query_id=str(progress.id),
         query_name=progress.name or "",
+        retries=int(counted.get("retries") or 0),
+        dead=int(counted.get("dead") or 0),
     )
+
+
+def flow_counts(progress: Any) -> dict[str, Any]:
+    """What a flow (``penstock pipeline``) counts of its batch: rows, retries, dead."""
+    found = (getattr(progress, "observedMetrics", None) or {}).get(FLOW_METRICS)
+    return {} if found is None else dict(found.asDict())
 
 
 class ReportSender:

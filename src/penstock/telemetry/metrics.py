@@ -373,6 +373,10 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[QuerySnapshot], float]], ...]] = 
     ("penstock_query_lease_bytes", "Log bytes its lease keeps", lambda each: each.lease_bytes),
     ("penstock_query_holding", "1 while publishers wait for it", lambda each: bool(each.held)),
 )
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[QuerySnapshot], float]], ...]] = (
+    ("penstock_query_retried", "Rows of a flow tried again later", lambda each: each.retried),
+    ("penstock_query_dead_letters", "Rows of a flow that are dead", lambda each: each.dead),
+)
 
 
 class QueryCollector(Collector):
@@ -395,6 +399,11 @@ class QueryCollector(Collector):
             for each in snapshots[:QUERIES_MAX]:
                 gauge.add_metric([each.name], value_of(each))
             yield gauge
+        for name, text, value_of in _COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=["query"])
+            for each in snapshots[:QUERIES_MAX]:
+                counter.add_metric([each.name], value_of(each))
+            yield counter
         share = GaugeMetricFamily(
             "penstock_query_batch_seconds", "Its last batch, by part", labels=["query", "part"]
         )

@@ -44,6 +44,14 @@ def test_a_batch_is_told_to_the_broker_it_came_from(listener, told):
     assert (one.progress.batch_id, one.progress.query_name) == (7, "orders")
 
 
+def test_what_a_flow_counted_is_told_with_its_batch(listener, told):
+    counted = SimpleNamespace(asDict=lambda: {"rows": 8, "retries": 1, "dead": 2})
+    made = progress()
+    made.observedMetrics = {"penstock_flow": counted}
+    listener.onQueryProgress(SimpleNamespace(progress=made))
+    assert (told[0].progress.retries, told[0].progress.dead) == (1, 2)
+
+
 def test_of_the_queries_on_a_subscription_the_one_is_named_that_it_is_about(listener, told):
     sources = [source(checkpoint="c1"), source(checkpoint="c2")]
     listener.onQueryProgress(SimpleNamespace(progress=progress(sources=sources)))

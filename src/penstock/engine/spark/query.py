@@ -112,6 +112,7 @@ class Query:
         "_back",
         "checkpoint",
         "coming",
+        "dead",
         "drain",
         "had_batch",
         "heard_ms",
@@ -122,6 +123,7 @@ class Query:
         "name",
         "polls",
         "reads",
+        "retried",
         "saved_ms",
         "state",
         "subscription",
@@ -153,6 +155,9 @@ class Query:
         self.is_limited = False
         """True when the last batch was smaller than what was there: its own limits bound it."""
         self.polls = 0
+        self.retried = 0
+        self.dead = 0
+        """Rows that its flow sent to be tried again, and to the dead letters; since the start."""
         self.lost = 0
         """Most messages of a queue that were gone before it read them."""
         # Offsets that one poll named below the position: the next one decides.

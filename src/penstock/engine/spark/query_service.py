@@ -387,6 +387,8 @@ class QueryService:
             return
         query.last, query.state = progress.over(query.last), state
         query.text = text
+        query.retried += progress.retries
+        query.dead += progress.dead
         self.registry.heartbeat(query)
 
     def _check(self, request: PollRequest[int]) -> None:

@@ -75,6 +75,10 @@ class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int
     """Since its last word."""
     lost: int
+    retried: int
+    """Rows that its flow sent to be tried again, since the broker started."""
+    dead: int
+    """Rows that became dead letters."""
     polls: int
     held: str
     """What publishers are told that wait for it."""
@@ -126,6 +130,8 @@ def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) ->
         lease_bytes_max=lease.bytes_max,
         silent_ms=max(0, wall_ms - lease.heard_ms),
         lost=query.lost,
+        retried=query.retried,
+        dead=query.dead,
         polls=query.polls,
         held=next((text for text in held if text), ""),
     )
