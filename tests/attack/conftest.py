@@ -21,6 +21,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from kit.pulsar_peer import PulsarPeer
 from penstock.bulk.client import BulkClient
 from penstock.bulk.tickets import Ticket
 from penstock.cli.remoting import RemotingClient
@@ -37,6 +38,7 @@ PAGE_KEPT_S = 0.02
 BUSY_SENDS_MAX = 10
 """Busy is an answer by milliseconds, which a slow machine gives, too: clients send again."""
 TOPIC = "honest-topic"
+PULSAR_TOPIC = "persistent://public/default/honest-entries"
 
 
 class Victim:
@@ -72,7 +74,7 @@ class Victim:
         """An honest client of every protocol gets its answer; the turns that each took."""
         clients = {
             "http": self._http, "amqp": self._amqp, "rocketmq": self._name_server,
-            "rocketmq_broker": self._rocketmq, "flight": self._flight,
+            "rocketmq_broker": self._rocketmq, "pulsar": self._pulsar, "flight": self._flight,
         }  # fmt: skip
         taken = {
             name: self.turns_of(name, client)
@@ -127,6 +129,15 @@ class Victim:
             assert sent.is_ok, sent
             pulled = client.pull(TOPIC, sent.number("queueId"), sent.number("queueOffset"))
             assert [each.body for each in pulled.messages] == [b"x"]
+
+    def _pulsar(self) -> None:
+        with PulsarPeer(self.broker.address("pulsar"), seconds=PATIENCE_S) as peer:
+            peer.connect()
+            consumer = peer.consumer(PULSAR_TOPIC, "honest", "Shared")
+            sent = peer.producer(PULSAR_TOPIC).publish(b"x")
+            consumer.flow(1)
+            assert consumer.message().id == sent
+            consumer.acked(sent)
 
     def _flight(self) -> None:
         with BulkClient(self.broker.endpoints["flight"], patience_s=PATIENCE_S) as client:

@@ -317,6 +317,9 @@ class PulsarConnection:
                 group.closed()
         finally:
             self.channels.clear()
+            # Now, not when the collector finds what refers to it.
+            self._parser.close()
+            self._outbox.clear()
             self._contents.close()
             self.unsent.close()
             if self.is_established:

@@ -333,6 +333,17 @@ def test_a_peer_that_is_gone_leaves_nothing_undone(client):
     assert client.connection.outgoing() == [] or client.connection.is_over
 
 
+def test_a_connection_that_is_over_keeps_no_bytes(client):
+    client.say("PING")
+    client.raw(encode(command("SEND", producer_id=1, sequence_id=0))[:-2] + bytes(0))
+    client.raw(b"")
+    assert client.connection._parser.held_bytes
+    client.vanish()
+
+    assert not client.connection._parser.held_bytes
+    assert client.connection.outgoing() == []
+
+
 def test_a_command_that_closes_ends_what_waits_behind_it(client):
     client.raw(lookups(500) + encode(command("CONNECT", client_version="x")) + lookups(900))
 
