@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/micro/pulsar_turn.py --batch 100 --entries 10
     .venv/bin/python benchmarks/micro/pulsar_turn.py --calls      by function, as a profiler sees it
 
-One connection with a producer and a consumer of a shared subscription; every cycle is a read with
+One connection with a producer and a consumer; every cycle is a read with
 some SENDs and the ACKs of what the last cycle delivered, a turn, and a commit whose sync is a stub.
 The figure is the least of many rounds.
 """
@@ -109,7 +109,8 @@ class Bench:
         self._sends = list(send_frames("bench-1", self._load))
         if self._load.is_consuming:
             self.say(
-                "SUBSCRIBE", topic=TOPIC, subscription="bench", subType="Shared", consumer_id=1,
+                "SUBSCRIBE", topic=TOPIC, subscription="bench",
+                subType=self._load.subscription_type, consumer_id=1,
                 request_id=2, initialPosition="Earliest",
             )  # fmt: skip
             self.pump.data_received(flow_frame(PERMITS))
@@ -179,13 +180,14 @@ def main():
     parser.add_argument("--batch", type=int, default=1, help="messages of a SEND")
     parser.add_argument("--acks", type=int, default=1, help="entries acknowledged by one command")
     parser.add_argument("--keys", action="store_true", help="SENDs have partition keys")
+    parser.add_argument("--type", default="Shared", help="of the subscription")
     parser.add_argument("--only-in", action="store_true", help="nobody consumes")
     parser.add_argument("--rounds", type=int, default=20, help="the least counts")
     parser.add_argument("--calls", action="store_true", help="a profile instead of time")
     options = parser.parse_args()
     load = Load(
         TOPIC, 0, options.batch, acks=options.acks, has_keys=options.keys,
-        is_consuming=not options.only_in,
+        subscription_type=options.type, is_consuming=not options.only_in,
     )  # fmt: skip
     shared_memory = Path("/dev/shm")
     place = shared_memory if shared_memory.is_dir() else None
