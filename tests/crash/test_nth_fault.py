@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.simulation import committing, consuming, endings, operating, publishing
+from kit.simulation import committing, consuming, endings, operating, publishing, staging
 from kit.simulation.world import Crowd, World
 from penstock.engine.ports import Publication
 from penstock.engine.topic import route_to
@@ -70,6 +70,17 @@ def topic(world):
     world.create_topic("plain")
 
 
+def sink(world):
+    """A batch of Spark: put, committed, and nothing of it left beside the log."""
+    if not world.sinks:
+        world.sinks.append(staging.SimSink(world, world.fresh("sink")))
+    staging.stage(world)
+    staging.commit(world)
+    for _ in range(5):
+        committing.turn(world)
+        commit(world)
+
+
 def restart(world):
     world.restart(is_power_cut=False)
 
@@ -78,9 +89,10 @@ ROUND = (publishing.publish, committing.turn, commit, settle, large, commit, set
 SCRIPT = (
     (topic, commit, consuming.subscribe, consume, committing.turn, commit)
     + ROUND * 7
+    + (sink, sink)
     + (topic, snapshot, commit, snapshot, commit, operating.delete_topic, commit)
     + ROUND * 6
-    + (restart, consume, consuming.read)
+    + (sink, restart, sink, consume, consuming.read)
     + ROUND * 6
     + (snapshot, commit, snapshot, commit, commit, consuming.read, topic)
     + ROUND * 6
@@ -146,6 +158,7 @@ def test_the_script_has_two_hundred_operations_and_meets_every_verb():
     assert calls.verbs["sync"] > 50
     assert calls.verbs["remove"] > 3, "retention took segments"
     assert world.ledger.confirmed_count > 200
+    assert sum(each.batch for each in world.sinks) >= 2, "batches of a sink were committed"
 
 
 @pytest.mark.timeout(600)

@@ -55,6 +55,8 @@ class Outcome:
     """Messages that topics without a log handed out."""
     spilled: int = 0
     """Delayed messages that were in files at once, at most."""
+    staged: int = 0
+    """Rows that sinks of Spark committed."""
 
 
 def simulate(seed: int, steps: int = STEPS_DEFAULT, family: Family = CLASSIC) -> Outcome:
@@ -92,6 +94,7 @@ def _run(world: World, steps: int, family: Family) -> Outcome:
         ledger.received_count,
         world.direct_messages,
         world.spilled_max,
+        sum(sink.committed_rows for sink in world.sinks),
     )
 
 

@@ -103,6 +103,10 @@ class SyncWitness:
         self._storage.remove(path)
         self.covered.pop(path, None)
 
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self._storage.remove_dir(path)
+
     def sync_dir(self, path: str) -> None:
         """Names in the directory are durable once this returned."""
         self._storage.sync_dir(path)

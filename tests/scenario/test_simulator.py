@@ -12,7 +12,7 @@ from multiprocessing import get_context
 import pytest
 
 from kit.simulation.ledger import LawBroken
-from kit.simulation.steps import CLASSIC, DIRECT, FAMILIES, PARTITIONS, SPILLING
+from kit.simulation.steps import CLASSIC, DIRECT, FAMILIES, PARTITIONS, SINKS, SPILLING
 from kit.simulator import SimulationFailed, simulate
 
 STEPS = 2000
@@ -29,6 +29,10 @@ STEPS_DIRECT = 1000
 SEEDS_SPILLING = range(30_000, 30_100)
 STEPS_SPILLING = 1000
 """With more delays than memory holds; seeds of their own, too."""
+
+SEEDS_SINKS = range(40_000, 40_060)
+STEPS_SINKS = 1000
+"""With sinks of Spark, whose batches must be there exactly once."""
 
 WORKERS = 2
 """Processes that share the seeds out; each seed is a world of its own."""
@@ -50,7 +54,8 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_law(family, first_seed, chosen_seed):
     if chosen_seed is not None:
-        steps = {DIRECT: STEPS_DIRECT, SPILLING: STEPS_SPILLING}.get(family, STEPS)
+        fewer = {DIRECT: STEPS_DIRECT, SPILLING: STEPS_SPILLING, SINKS: STEPS_SINKS}
+        steps = fewer.get(family, STEPS)
         assert simulate(chosen_seed, steps, family).confirmed
         return
     seeds = range(first_seed, first_seed + CHUNK)
@@ -93,6 +98,20 @@ def test_no_seed_breaks_a_law_with_more_delays_than_memory_holds():
     ) as pool:
         outcomes = list(pool.map(run, SEEDS_SPILLING, chunksize=5))
     assert sum(outcome.spilled for outcome in outcomes) > 10 * len(SEEDS_SPILLING)
+
+
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_law_beside_sinks_of_spark():
+    run = partial(simulate, steps=STEPS_SINKS, family=SINKS)
+    with ProcessPoolExecutor(
+        WORKERS,
+        mp_context=get_context("spawn"),
+        initializer=logging.disable,
+        initargs=(logging.CRITICAL,),
+    ) as pool:
+        outcomes = list(pool.map(run, SEEDS_SINKS, chunksize=5))
+    assert sum(outcome.staged for outcome in outcomes) > 20 * len(SEEDS_SINKS)
+    assert sum(outcome.lives for outcome in outcomes) > 2 * len(SEEDS_SINKS)
 
 
 def digests_in_another_process(seed, hash_seed):

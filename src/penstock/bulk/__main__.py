@@ -20,6 +20,7 @@ from typing import Final
 from penstock.bulk.broker import BrokerClient
 from penstock.bulk.flight import IDLE_MS_MAX, STREAMS_MAX, BulkServer
 from penstock.bulk.link import SOCKET_NAME
+from penstock.bulk.staging import HOLD_MS_MAX
 
 LOCALLY: Final = "127.0.0.1"
 PARENT_CHECK_S: Final = 0.5
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             _location(hosts[0], options.port),
             streams_max=options.streams_max,
             idle_ms_max=options.idle_ms_max,
+            stage_hold_ms_max=options.stage_hold_ms_max,
         )
     ]
     for host in hosts[1:]:
@@ -66,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parent", type=int, default=0, help="stop when this is not the parent")
     parser.add_argument("--streams-max", type=int, default=STREAMS_MAX, help="reads at a time")
     parser.add_argument("--idle-ms-max", type=int, default=IDLE_MS_MAX, help="of an idle read")
+    parser.add_argument(
+        "--stage-hold-ms-max", type=int, default=HOLD_MS_MAX, help="of a put that finds no room"
+    )
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     return parser
 

@@ -1,9 +1,9 @@
 """The Flight process as its broker's client: questions over ``<data>/bulk.sock``.
 
 Many threads ask, one connection carries them, at most ``IN_FLIGHT_MAX`` at a time; the others wait
-here. Polls, which the broker may hold for a while, never take the last ``SHORT_ONLY`` slots, so a
-read that begins is not kept waiting by queries that have nothing to read. When more queries poll
-than there are slots, each waits less at the broker.
+here. Polls, puts and commits, which the broker may hold for a while, never take the last
+``SHORT_ONLY`` slots, so a read that begins is not kept waiting by queries that have nothing to
+read. When more of them ask than there are slots, each waits less at the broker.
 
 A connection that breaks fails the questions on it, as "unreachable": the clients ask again, and the
 next question connects anew. Nothing here outlives a broker but this object.
@@ -32,7 +32,13 @@ from penstock.bulk.link import (
     frame_length,
 )
 from penstock.bulk.tickets import BulkError
-from penstock.model.queries import AnyRequest, AnyResponse, PollRequest
+from penstock.model.queries import (
+    AnyRequest,
+    AnyResponse,
+    CommitBatchRequest,
+    PollRequest,
+    StageRoomRequest,
+)
 from penstock.model.spark_batch import BAD_REQUEST, UNREACHABLE
 
 SHORT_ONLY: Final = 4
@@ -156,7 +162,7 @@ class BrokerClient:
 
     def ask(self, name: str, question: AnyRequest) -> AnyResponse:
         """The answer; raises ``BulkError`` with the broker's own words or "unreachable"."""
-        if not isinstance(question, PollRequest):
+        if not isinstance(question, (PollRequest, CommitBatchRequest, StageRoomRequest)):
             return self._answered(name, question, ANSWER_S_MAX)
         with self._lock:
             self._polls += 1

@@ -1,6 +1,7 @@
 """The Flight server: rows by ticket, questions to the broker as actions (D18).
 
     do_get(ticket)       rows of a range (``link.py``); each batch says where the range stands
+    do_put(command)      rows beside the log (``StageCommand`` as JSON); a receipt comes back (D19)
     do_action(name, b)   a question of ``link.ACTIONS`` in JSON, answered by the broker
     list_flights         every topic, one endpoint for each queue with its ticket
     get_flight_info      the same for one topic (path) or for a command in JSON (``ReadCommand``)
@@ -11,7 +12,8 @@ Bounds: ``STREAMS_MAX`` reads at a time, three quarters of them from one address
 ``STREAM_WAIT_S`` and is then told to come again. A read that takes nothing for ``IDLE_MS_MAX``
 ends, and its connection with it. ``DECODERS_MAX`` make a batch at a time. A batch is made when gRPC
 has room for it, which is about 4 MiB ahead of a reader that connects with
-``client.FLIGHT_OPTIONS``.
+``client.FLIGHT_OPTIONS``. ``PUTS_MAX`` puts at a time, as reads; a put is not read while it waits
+for room, so gRPC's window holds its sender.
 
 Errors carry ``link.Problem`` as JSON in their ``extra_info``. Not here: decoding (``reading.py``).
 """
@@ -28,6 +30,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
 from pyarrow import flight
 
 from penstock.adapters.contract import Peer
@@ -37,6 +40,7 @@ from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import Problem
 from penstock.bulk.reading import BatchStream, decode_ticket, read_ticket
+from penstock.bulk.staging import HOLD_MS_MAX, StageWriter, remove_parts
 from penstock.bulk.tickets import ROWS_PER_BATCH, BulkError, RowFilter, Ticket, to_json
 from penstock.model.queries import (
     ACTIONS,
@@ -49,11 +53,19 @@ from penstock.model.queries import (
     ResolveResponse,
     TopicRange,
 )
-from penstock.model.spark_batch import BAD_REQUEST, UNREACHABLE
+from penstock.model.spark_batch import (
+    BAD_REQUEST,
+    UNREACHABLE,
+    StageCommand,
+    StageEnd,
+    StageReceipt,
+)
 
 STREAMS_MAX: Final = 32
 """Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""
 STREAM_WAIT_S: Final = 10.0
+PUTS_MAX: Final = 256
+"""Puts at a time: a task may take long between two batches, and then costs nothing but this."""
 IDLE_MS_MAX: Final = 30_000
 """Longer than any reader needs for a batch; ours come again by themselves, behind the last row."""
 IDLE_CHECKS: Final = 10
@@ -109,6 +121,7 @@ class BulkServer(flight.FlightServerBase):
         *,
         streams_max: int = STREAMS_MAX,
         idle_ms_max: int = IDLE_MS_MAX,
+        stage_hold_ms_max: int = HOLD_MS_MAX,
         beside: "BulkServer | None" = None,
     ) -> None:
         """``beside``: the same server on another address; what is bounded is bounded for both."""
@@ -116,13 +129,19 @@ class BulkServer(flight.FlightServerBase):
         self._broker = broker
         self._source: BrokerDirectory
         self._streams: StreamPlaces
+        self._puts: StreamPlaces
         self._decoders: threading.BoundedSemaphore
+        self._stage_hold_ms_max = stage_hold_ms_max
         if beside is not None:
             self._source, self._streams = beside._source, beside._streams
-            self._decoders = beside._decoders
+            self._puts, self._decoders = beside._puts, beside._decoders
+            self._stage_hold_ms_max = beside._stage_hold_ms_max
             return
         self._source = BrokerDirectory(directory, broker)
         self._streams = StreamPlaces(streams_max, idle_ms_max / 1000)
+        self._puts = StreamPlaces(PUTS_MAX, idle_ms_max / 1000)
+        if removed := remove_parts(directory):
+            _log.info("puts that broke were removed", extra={"puts": removed})
         self._decoders = threading.BoundedSemaphore(DECODERS_MAX)
 
     # Rows
@@ -163,6 +182,36 @@ class BulkServer(flight.FlightServerBase):
         finally:
             # Also when the reader has left: pyarrow then closes this generator.
             self._streams.release(place)
+
+    # Rows the other way
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Rows of one task go beside the log; the receipt is the answer."""
+        place: StreamPlace | None = None
+        stage: StageWriter | None = None
+        try:
+            command = _stage_command(descriptor)
+            place = self._puts.acquire(context.peer())
+            if place is None:
+                raise BulkError(UNREACHABLE, "too many puts at a time; come again")
+            stage = StageWriter(
+                self._source.directory,
+                command,
+                self._broker,
+                maker=_maker(context.peer()),
+                hold_ms_max=self._stage_hold_ms_max,
+                is_cancelled=context.is_cancelled,
+                encoders=self._decoders,
+            )
+            receipt = _put_rows(stage, reader)
+            writer.write(pa.py_buffer(msgspec.json.encode(receipt)))
+        except Exception as problem:
+            if stage is not None:
+                stage.drop()
+            raise _flight_error(problem) from None
+        finally:
+            if place is not None:
+                self._puts.release(place)
 
     # Questions
 
@@ -322,6 +371,37 @@ def _question(name: str, body: bytes) -> AnyRequest:
         return _QUESTIONS.decode(msgspec.json.encode(fields))
     except msgspec.MsgspecError as problem:
         raise BulkError(BAD_REQUEST, f"action {name!r}: {problem}") from None
+
+
+def _stage_command(descriptor: Any) -> StageCommand:
+    try:
+        return msgspec.json.decode(descriptor.command or b"", type=StageCommand)
+    except msgspec.MsgspecError as problem:
+        raise BulkError(
+            BAD_REQUEST,
+            'a put has a command like {"sink": "orders", "query": "q", "batch": 0, "stage": "a '
+            f'uuid", "topic": "orders"}}: {problem}',
+        ) from None
+
+
+def _put_rows(stage: StageWriter, reader: Any) -> StageReceipt:
+    """All rows of a put, up to the word that says how many there were."""
+    end: StageEnd | None = None
+    for chunk in reader:
+        if chunk.data is not None and chunk.data.num_rows:
+            stage.add(chunk.data)
+        if chunk.app_metadata is not None:
+            try:
+                end = msgspec.json.decode(chunk.app_metadata.to_pybytes(), type=StageEnd)
+            except msgspec.MsgspecError as problem:
+                raise BulkError(BAD_REQUEST, f"the last word of a put: {problem}") from None
+    if end is None:
+        raise BulkError(
+            BAD_REQUEST,
+            "a put ends with metadata that says how many rows it had; this one broke, or its "
+            "sender does not say so",
+        )
+    return stage.finish(end.rows)
 
 
 def _command(descriptor: Any) -> ReadCommand:

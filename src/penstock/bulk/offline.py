@@ -51,10 +51,11 @@ from penstock.log.format import (
     decode_release,
 )
 from penstock.log.index import ENTRY, ENTRY_BYTES, INDEX_DIRECTORY, QUEUE_KIND, QueueState, queue_of
-from penstock.log.reader import ScannedRecord
+from penstock.log.reader import LogReader, ScannedRecord
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
 from penstock.log.side_files import FILE_KIND
+from penstock.log.staging import decode_commit, staged_records
 from penstock.log.storage import LOCK_NAME, DiskStorage
 from penstock.model.errors import FormatTooNew, PenstockError
 from penstock.model.names import HIDDEN_PREFIXES, TopicName
@@ -197,6 +198,7 @@ class OfflineBulk:
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _RELEASE: Final = int(RecordKind.RELEASE)
+_STAGE_COMMIT: Final = int(RecordKind.STAGE_COMMIT)
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 
 
@@ -261,15 +263,21 @@ class StoppedDirectory:
                 queue.files.clear()
                 queue.end = queue.state.min_offset
         storage = DiskStorage(self.directory, is_read_only=True)
+        segments = SegmentSet.load(storage)
+        reader = LogReader(storage, segments)
         scan = LogScan(
             storage,
-            SegmentSet.load(storage),
+            segments,
             from_position=covered.position if is_whole else 0,
             known_mark=covered.position,
         )
         for batch in scan.batches():
             for scanned in batch:
-                self._take(scanned)
+                if scanned[2] == _STAGE_COMMIT:
+                    self._take_commit(scanned, reader)
+                else:
+                    self._take(scanned)
+        reader.close()
         self.end_position = scan.report.end_position
         epoch = msgspec.json.decode(run, type=RunRow).epoch if run else 0
         self.epoch = max(epoch, scan.report.epoch)
@@ -319,6 +327,17 @@ class StoppedDirectory:
             queue = self.queues.get(queue_id)
             if queue is not None:
                 queue.add(position, (length, messages, tag, entry_flags), offset, self._index_ms)
+
+    def _take_commit(self, scanned: ScannedRecord, reader: LogReader) -> None:
+        """Index staged rows, which lie before their commit (D19)."""
+        self._index_ms = max(self._index_ms, scanned[5])
+        for run in decode_commit(scanned[10]).runs():
+            queue = self.queues.get(run.queue_id)
+            if queue is None or run.flags:
+                continue
+            for number, row in staged_records(reader, run):
+                facts = (row[1], row[4], row[8], INDEX_EXPIRES if row[6] else 0)
+                queue.add(row[0], facts, run.first_offset + number, self._index_ms)
 
     def first_at(self, queue_id: int, at_ms: int) -> int:
         """Offset of the first entry stored at or after a time; the end if there is none."""

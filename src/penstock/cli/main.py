@@ -168,6 +168,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "policies clear": ("policies clear short-lived", "policies clear limits --operator"),
     "queries": ("queries", "queries --json"),
     "queries forget": ("queries forget daily-report",),
+    "queries sinks": ("queries sinks", "queries sinks --json"),
     "spark": ("spark package",),
     "spark package": ("spark package", "spark package /tmp/penstock-executor.zip"),
     "pipeline": ("pipeline init", "pipeline run pipeline.toml"),

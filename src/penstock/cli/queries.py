@@ -31,6 +31,22 @@ _QUERIES: Final[tuple[Column, ...]] = (
 )
 
 
+_SINKS: Final[tuple[Column, ...]] = (
+    ("SINK", lambda row: row["sink"]),
+    ("QUERY", lambda row: row["query"][:20]),
+    ("STATE", lambda row: row["state"]),
+    ("LAST BATCH", lambda row: "-" if row["batch"] < 0 else str(row["batch"])),
+    ("ROWS", lambda row: f"{row['rows']:,}"),
+    ("AGO", lambda row: _ago(row["committed_ms_ago"])),
+    ("STAGED", lambda row: size_text(row["staged_bytes"])),
+    ("SINCE", lambda row: _ago(row["staged_ms_ago"] if row["staged_bytes"] else -1)),
+)
+
+
+def _ago(ms: int) -> str:
+    return "-" if ms < 0 else age_text(ms / 1000)
+
+
 def _spark_query(batch: dict[str, Any]) -> str:
     """The name the user gave it in Spark, else Spark's id, as far as either is known."""
     return str(batch["query_name"] or batch["query_id"][:8] or "-")
@@ -41,14 +57,15 @@ def _spark_query(batch: dict[str, Any]) -> str:
 @takes_endpoint
 @click.pass_context
 def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
-    """List Spark queries: where each stands, how far behind it is, what is kept for it.
+    """List Spark queries: where each stands, how far behind it is, what is kept for it; and sinks.
 
     Queries that share a subscription have a row each: the first is named as the subscription, the
     others with # and the beginning of the id in their checkpoint.
     """
     if context.invoked_subcommand is not None:
         return
-    rows = asked("GET", path_of("queries"), **where)["queries"]
+    found = asked("GET", path_of("queries"), **where)
+    rows, sinks = found["queries"], found["sinks"]
     if is_json:
         print_json(rows)
         return
@@ -57,6 +74,27 @@ def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
         for text in (row["text"], row["held"], row["lease_text"]):
             if text:
                 say(f"  {row['name']}: {text}")
+    if sinks:
+        say("")
+        print_rows(_SINKS, sinks)
+    for sink in sinks:
+        if sink["held"]:
+            say(f"  {sink['sink']}: {sink['held']}")
+
+
+@command.command("sinks")
+@as_json
+@takes_endpoint
+def sinks(is_json: bool, **where: Any) -> None:
+    """List what Spark writes: the last batch of each sink, and rows that are not committed yet."""
+    found = asked("GET", path_of("queries"), **where)["sinks"]
+    if is_json:
+        print_json(found)
+        return
+    print_rows(_SINKS, found)
+    for sink in found:
+        if sink["held"]:
+            say(f"  {sink['sink']}: {sink['held']}")
 
 
 @command.command("forget")

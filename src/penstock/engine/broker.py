@@ -43,6 +43,7 @@ from penstock.engine.request_queue import RequestQueue
 from penstock.engine.restart import restore
 from penstock.engine.spark.query import QueryRegistry
 from penstock.engine.spark.query_service import QueryService
+from penstock.engine.spark.staging import StagedWrites
 from penstock.engine.statistics import (
     CounterFamilies,
     EngineCounters,
@@ -146,6 +147,9 @@ class Engine:
         self.request_queue = RequestQueue(chain, self._commits)
         """Where requests of protocols that fail fast wait (F5)."""
         self._housekeeping = self._make_housekeeping(settings)
+        self._arrivals = arrivals
+        self.staged = self.queries.staged = self._staged_writes(settings)
+        """What Spark's sinks write (``spark/staging.py``)."""
         self._deletion = TopicDeletion(
             self._commits, self._has_unsafe_dead_letters, self._remove_topic
         )
@@ -209,6 +213,30 @@ class Engine:
             lowest_kept=self.queries.registry.lowest_kept,
         )
 
+    def _staged_writes(self, settings: Settings) -> StagedWrites:
+        return StagedWrites(
+            settings,
+            self._chain,
+            store=self._store,
+            registry=self._registry,
+            commits=self._commits,
+            delays=self._delays,
+            queries=self.queries.registry,
+            create_topic=lambda name, queues, policy, maker: self.create_topic(
+                name, queues=queues, policy=policy, maker=maker
+            ),
+            committed=self._staged_committed,
+            appended=self._housekeeping.appended,
+        )
+
+    def _staged_committed(self, queues: Iterable[Queue]) -> None:
+        """A commit of staged rows is there: everybody may see it at once (D19)."""
+        self._arrivals.appended(queues)
+        self._arrivals.durable(queues)
+        for queue in queues:
+            if queue.topic.limits is not None and queue.topic.limits.evicts:
+                self._turns.watch(queue.topic)
+
     def _turn_runner(self, arrivals: Arrivals, held_pulls: HeldPulls[Pull]) -> TurnRunner:
         return TurnRunner(
             self._chain,
@@ -230,6 +258,7 @@ class Engine:
             housekeeping=self._housekeeping,
             deletion=self._deletion,
             non_persistent=self.non_persistent,
+            staged=self.staged,
         )
 
     def _restore(self, recovered: Recovered) -> None:

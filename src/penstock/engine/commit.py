@@ -158,7 +158,7 @@ class Commits:
         self.busy.append_succeeded()
         frame.store_bytes = frame.end_position - before
         for queue in frame.queues:
-            frame.ends[queue] = queue.index.next_offset
+            frame.ends[queue] = queue.index.staged_offset
         self.buffers.appended(frame.store_bytes)
         self._frames.append(frame)
         messages = 0
@@ -174,6 +174,20 @@ class Commits:
         if store.durable_position >= frame.end_position:
             self._release()
         return True
+
+    def appended_apart(self, before: int, queues: Iterable[Queue] = ()) -> None:
+        """A frame of staged rows, or their commit, was written beside the turn's own (D19).
+
+        ``before``: where the log ended.
+        """
+        end = self._store.end_position
+        frame = Frame(end_position=end, store_bytes=end - before)
+        for queue in queues:
+            frame.ends[queue] = queue.index.staged_offset
+        self.buffers.appended(frame.store_bytes)
+        self._frames.append(frame)
+        if self._store.durable_position >= end:
+            self._release()
 
     def _note_keys(self, batch: PublishBatch[Queue]) -> None:
         for queue in batch.queues or ():
@@ -238,7 +252,9 @@ class Commits:
                 if not batch.is_answered:
                     self._replies.confirm(batch.channel, batch.publications, batch.extra_messages)
             for queue, end in frame.ends.items():
-                queue.durable_end = end
+                queue.synced_end = end
+                if not queue.index.promised:
+                    queue.durable_end = end
             self._durable(frame.ends)
 
     def _fail(self, error: Exception) -> Refusal:

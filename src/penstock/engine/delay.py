@@ -106,6 +106,11 @@ class Delays:
         for due in undecided:
             self._keep(due)
 
+    def committed(self, delayed: Sequence[Due]) -> None:
+        """Staged rows that wait for their time, from their commit on (D19)."""
+        for due in delayed:
+            self._keep(due)
+
     # Decisions.
 
     def is_undecided(self, position: int) -> bool:

@@ -1,6 +1,7 @@
 """The stages as an operator sees them: views for the diagnosis and ``/api/flow``.
 
-Publish side: connections, channels (also closed ones whose publishes are held on), queues, the log.
+Publish side: connections, channels (also closed ones whose publishes are held on), sinks of Spark
+that wait, queues, the log.
 Delivery side: subscriptions (``view`` of each). A stage says whom it waits for by label, so that
 the diagnosis can walk the chain.
 
@@ -108,6 +109,7 @@ class FlowMapper:
     def made(self) -> FlowMap:
         self._add_connections()
         self._add_draining()
+        self._add_sinks()
         self._add_queues()
         self._add_log()
         for topic in self._registry.topics.values():
@@ -196,6 +198,21 @@ class FlowMapper:
             publisher = most.stage.label if most is not None and most.bytes_held else ""
             self._keepers[room] = (room.culprit if room is not None else "") or publisher
         return self._keepers[room]
+
+    def _add_sinks(self) -> None:
+        """Sinks of Spark whose puts or commits wait (D19)."""
+        for sink in self._queries.staged.held.values():
+            view = _stage(sink.stage, self._now_ms, ())
+            reason = sink.hold.reason
+            self._add(
+                replace(
+                    view,
+                    state="blocked" if reason.is_resource else "flow",
+                    reason=reason,
+                    culprit=sink.hold.culprit,
+                    since_ms=sink.since_ms,
+                )
+            )
 
     def _add_queues(self) -> None:
         downstream = (self._chain.log.label,)

@@ -10,7 +10,7 @@ Not here: who makes and stores topics (``registry.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
@@ -26,7 +26,7 @@ from penstock.flow.reason import Reason
 from penstock.log.index import QueueIndex
 from penstock.model.ids import QueueId, TopicId
 from penstock.model.names import TopicName
-from penstock.model.record import Record
+from penstock.model.record import Record, neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ class Queue:
         "number",
         "queue_id",
         "stage",
+        "synced_end",
         "target",
         "topic",
     )
@@ -229,6 +230,9 @@ class Queue:
         self.kept_from: int | None = None
         """Its records from here on stay, whoever has settled them; None = nobody asks for that. A
         restart forgets it: whoever sets it does so again."""
+        self.synced_end: int = index.next_offset
+        """Offsets below are durable; ahead of ``durable_end`` while entries of staged rows are
+        made, for those of a commit are shown together (D19)."""
         self.is_deleted = False
 
     def __repr__(self) -> str:
@@ -254,6 +258,11 @@ _REJECTING = frozenset((Overflow.REJECT, Overflow.REJECT_DEAD_LETTER))
 
 class SparkPressure(Protocol):
     """What a Spark query asks of each publish (F18)."""
+
+    @property
+    def query(self) -> str:
+        """Which one it is; empty while none brakes."""
+        ...
 
     def begin(self, arriving: int, arriving_bytes: int) -> None:
         """A turn begins; so much is routed to the topic and not appended yet."""
@@ -382,6 +391,36 @@ class TopicLimits:
             return self.spark.judge(record.messages, size, now_ms)
         return found
 
+    def hold_batch(
+        self, turn: int, wall_ms: int, now_ms: int, exempt: Collection[str]
+    ) -> Refusal | Hold | None:
+        """What a batch of staged rows has to wait for (D19).
+
+        It cannot be cut, so it may pass a limit that is not reached yet by all it has; and since
+        nobody could do anything with a refusal, it waits where a publish would be refused. The
+        brakes of ``exempt`` queries are not for it: they wait for this very batch.
+        """
+        if self._topic.is_terminated:
+            return terminated(self._topic)
+        self.begin(turn, wall_ms)
+        full = self._full(_ONE_MORE, self._topic.policy)
+        if full:
+            return Hold(Reason.HELD, full)
+        found = self._over_quota(self._backlogs, self._age_ms)
+        if isinstance(found, Refusal):
+            return Hold(Reason.QUOTA, found.text)
+        found = found or self._too_fast(now_ms)
+        if found is None and self.spark is not None and self.spark.query not in exempt:
+            return self.spark.judge(1, 1, now_ms)
+        return found
+
+    def admit_batch(self, rows: int, size: int, now_ms: int) -> None:
+        """A batch of staged rows is on its way in: what limits a rate is told all of it."""
+        if self._rate.is_set:
+            self._rate.charge(rows, size, now_ms)
+        if self.spark is not None:
+            self.spark.admit(rows, size, now_ms)
+
     def verdict(self, wall_ms: int) -> Refusal | Hold | None:
         """What any publish would be told now, for whoever is about to begin (a new producer).
 
@@ -488,6 +527,9 @@ class TopicLimits:
                 oldest_ms = wall_ms - self._quota.evict_to_age_ms
                 is_done &= _drop_older(subscription, topic, oldest_ms)
         return is_done
+
+
+_ONE_MORE: Final = neutral_record(b"x")
 
 
 def needs_limits(topic: Topic) -> bool:

@@ -6,6 +6,7 @@ A turn is a function of the state, the clock and the store's answers; it never w
     channels    route and admit (publish.py)
     frame       what the queues give (publish.py), releases, settlements, dead letters, own events
     append      one write (commit.py); transient publishes are confirmed
+    staged      a slice of what Spark's sinks commit, in a frame of its own (spark/staging.py)
     snapshot    cursors are offered while nothing is unsaved
     dispatch    what topics without a log gave to consumers is told (non_persistent.py);
                 subscriptions that were woken hand out messages (subscription/dispatch.py)
@@ -38,6 +39,7 @@ from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import Registry, TopicDeletion
 from penstock.engine.request_queue import RequestQueue
 from penstock.engine.spark.query_service import QueryService
+from penstock.engine.spark.staging import StagedWrites
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
 from penstock.flow.long_poll import HeldPulls
@@ -91,6 +93,7 @@ class TurnRunner:
         housekeeping: Housekeeping,
         deletion: TopicDeletion,
         non_persistent: NonPersistentTopics,
+        staged: StagedWrites,
     ) -> None:
         self._chain = chain
         self._registry = registry
@@ -111,6 +114,7 @@ class TurnRunner:
         self._housekeeping = housekeeping
         self._deletion = deletion
         self._non_persistent = non_persistent
+        self._staged = staged
         self._overfull: dict[Topic, None] = {}
         """Topics that may be above a limit: looked at after the next dispatch."""
         self._retry_ms = 0
@@ -133,11 +137,14 @@ class TurnRunner:
         self._timers(now_ms)
         if commits.failure is not None:
             self._pipeline.refuse_all(commits.failure)
+            self._staged.run(self.turns, is_log_free=False)
         else:
             self._pipeline.run(self.turns)
             is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = bool(self._dead_letters.waiting) and self._dead_letters.is_crowded
+            if self._staged.is_waiting:
+                self._staged.run(self.turns, is_log_free=self._is_log_free(now_ms))
             if is_saved:
                 self._housekeeping.snapshot(now_ms)
                 if commits.asked:
@@ -194,6 +201,9 @@ class TurnRunner:
         unused_ms = self._non_persistent.next_deadline_ms() if self._non_persistent else None
         if unused_ms is not None:
             soonest_ms = min(soonest_ms, unused_ms)
+        staged_ms = self._staged.next_deadline_ms() if self._staged.is_waiting else None
+        if staged_ms is not None:
+            soonest_ms = min(soonest_ms, staged_ms)
         if self._retry_ms:
             soonest_ms = min(soonest_ms, self._retry_ms)
         elif commits.failure is None and not commits.is_held_at(journal.now_ms):
@@ -226,6 +236,8 @@ class TurnRunner:
             self._queries.due(now_ms)
         if self._non_persistent:
             self._non_persistent.due(now_ms)
+        if self._staged.is_waiting:
+            self._staged.due(now_ms)
         if now_ms >= self._housekeeping.due_ms or self._registry.unused.topics:
             self._housekeeping.run(now_ms, self._deletion.expire)
         self._request_queue.turn()
@@ -334,7 +346,11 @@ class TurnRunner:
         if commits.failure is not None:
             return False
         is_channel_free = pipeline.channels and pipeline.can_move(has_drained=self._has_drained)
-        if is_channel_free or (self._request_queue.is_used and self._request_queue.can_move):
+        if (
+            is_channel_free
+            or (self._request_queue.is_used and self._request_queue.can_move)
+            or (self._staged.commits_waiting and self._can_commit_staged())
+        ):
             return True
         wants_frame = self._wants_frame()
         if not (frame_builder.queues or wants_frame):
@@ -343,6 +359,14 @@ class TurnRunner:
             return False
         # Asked in any case: it also notes whether somebody waits for a write buffer.
         return frame_builder.can_move or wants_frame
+
+    def _can_commit_staged(self) -> bool:
+        is_log_free = self._is_log_free(self._chain.journal.now_ms)
+        return self._staged.can_move(is_log_free=is_log_free)
+
+    def _is_log_free(self, now_ms: int) -> bool:
+        """True when something beside the turn's frame may be written."""
+        return not self._retry_ms and not self._commits.is_held_at(now_ms)
 
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""

@@ -238,6 +238,12 @@ _CHAIN_MAX: Final = 16
 def _publishers(held: list[StageView]) -> str:
     # Channels of a held connection wait with it; people count connections.
     blocked = sum(stage.state == "blocked" for stage in held if stage.kind == "connection")
+    sinks = sum(stage.kind == "sink" for stage in held)
+    if sinks:
+        of_spark = "1 sink of Spark" if sinks == 1 else f"{sinks} sinks of Spark"
+        if blocked == 0:
+            return of_spark
+        return f"{blocked} publishing connection{'s' if blocked > 1 else ''} and {of_spark}"
     if blocked == 0:
         return "nobody yet (no connection that it concerns has published)"
     return "1 publishing connection" if blocked == 1 else f"{blocked} publishing connections"
@@ -407,7 +413,7 @@ OFTEN: Final = 20
 """Stalls within ``RECENT_MS`` that are no accident: ten a second."""
 _PASSING_ON: Final = (None, Reason.FLOW, Reason.ROOM)
 """Reasons to wait for a stage; every other one is a limit, which ends the walk."""
-_PUBLISHERS: Final = ("connection", "channel")
+_PUBLISHERS: Final = ("connection", "channel", "sink")
 """Stages at which people wait."""
 _CHAIN_LABELS: Final = ("connection ", "channel ", "queue ", "log")
 """How labels of stages begin; one that is not in view is gone, or one of too many."""

@@ -25,6 +25,8 @@ class Reason(Enum):
     """A target is full and its policy is to hold the publisher (length limit with hold)."""
     SPARK = "spark"
     """A Spark query is behind its bound and its topic's policy lets publishers wait (F18)."""
+    STAGE = "stage"
+    """Rows that sinks have staged and not committed use up their room on disk (D19)."""
     ROOM = "room"
     """The in-flight pool has no room for a publish that is still arriving (D22)."""
 

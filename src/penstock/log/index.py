@@ -7,7 +7,9 @@ entry; ``store_ms`` never decreases; ``flags`` are ``IndexFlag``. ``first_offset
 
 The tail is one run of packed bytes, so that ten million messages of backlog cost no memory and
 dispatch unpacks a stretch with one call. ``staged_offset`` and ``staged_bytes`` run ahead of
-``next_offset`` and ``end_bytes`` only inside ``Store.append``.
+``next_offset`` and ``end_bytes`` inside ``Store.append``, and while entries are *promised*: a
+commit of staged rows (D19) gives hundreds of thousands of offsets at once, and their entries are
+made piece by piece (``IndexSet.enter``). What is appended to the queue meanwhile waits behind them.
 
 Not here: what a subscription has settled (``engine/subscription/cursor.py``).
 """
@@ -17,10 +19,11 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntFlag
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -40,6 +43,7 @@ __all__ = [
     "IndexFlag",
     "QueueIndex",
     "QueueState",
+    "RunEntries",
     "queue_of",
 ]
 
@@ -82,6 +86,7 @@ class QueueIndex:
         "last_position",
         "min_offset",
         "next_offset",
+        "promised",
         "queue_id",
         "staged",
         "staged_bytes",
@@ -95,7 +100,7 @@ class QueueIndex:
         self.queue_id: Final = queue_id
         self.incarnation: Final = incarnation
         self.next_offset = 0
-        """Offset the next message gets."""
+        """First offset without an entry: the one the next message gets, if none is promised."""
         self.min_offset = 0
         """Nothing below can be read any more."""
         self.end_bytes = 0
@@ -103,7 +108,10 @@ class QueueIndex:
         self.staged: list[bytes] = []
         """Packed entries of the append that is under way, one or many in each."""
         self.staged_offset = 0
+        """First offset that was given to nobody."""
         self.staged_bytes = 0
+        self.promised: deque[PromisedEntries] = deque()
+        """Entries of messages that have their offsets already; to be looked at only."""
         self.last_position = -1
         """Position of the last record that made entries here (of the release, if released)."""
         self.transient_from = -1
@@ -211,6 +219,12 @@ class QueueIndex:
 
         Gives ``unplanned_bytes``, for whoever decides when tails are written.
         """
+        self.last_position = position
+        if self.promised:
+            packed = b"".join(self.staged)
+            self.promised.append(PackedEntries(packed, self.staged_offset, self.staged_bytes))
+            self.staged.clear()
+            return self.unplanned_bytes
         is_first = not self._tail
         self._tail += b"".join(self.staged)
         if is_first:
@@ -218,14 +232,38 @@ class QueueIndex:
         self.staged.clear()
         self.next_offset = self.staged_offset
         self.end_bytes = self.staged_bytes
-        self.last_position = position
         return len(self._tail) - self._planned_bytes
 
     def undo_staged(self) -> None:
         """The append under way did not take place."""
         self.staged.clear()
-        self.staged_offset = self.next_offset
-        self.staged_bytes = self.end_bytes
+        if self.promised:
+            self.staged_offset, self.staged_bytes = self.promised[-1].end
+        else:
+            self.staged_offset = self.next_offset
+            self.staged_bytes = self.end_bytes
+
+    def promise(self, entries: Sequence[PromisedEntries], position: int) -> None:
+        """Offsets are given to messages whose entries follow; their record is at ``position``."""
+        self.promised.extend(entries)
+        self.staged_offset, self.staged_bytes = self.promised[-1].end
+        self.last_position = position
+
+    def enter(self, count_max: int) -> int:
+        """Make about so many promised entries; how many were made."""
+        made = 0
+        is_first = not self._tail
+        while self.promised and made < count_max:
+            packed, self.next_offset, self.end_bytes = self.promised[0].take(
+                count_max - made, self.next_offset, self.end_bytes
+            )
+            self._tail += packed
+            made += len(packed) // ENTRY_BYTES
+            if (self.next_offset, self.end_bytes) == self.promised[0].end:
+                self.promised.popleft()
+        if is_first and self._tail:
+            self._tail_first = first_offset(self._read_tail, 0)
+        return made
 
     @property
     def unplanned_bytes(self) -> int:
@@ -306,6 +344,72 @@ class QueueIndex:
         return bytes(self._tail[at : at + size])
 
 
+# ---- promised entries ---------------------------------------------------------------------------
+# Entries of a queue that follow: made of facts when it is their turn, or packed already and behind
+# such. One behind the other, without a hole.
+
+
+class PromisedEntries(Protocol):
+    """Some of them."""
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """``next_offset`` and ``end_bytes`` of the queue behind the last one."""
+        ...
+
+    def take(self, count_max: int, offset: int, before: int) -> tuple[bytes, int, int]:
+        """At most so many packed entries from this offset on; where the next one begins.
+
+        ``before``: record bytes before the first.
+        """
+        ...
+
+
+class PackedEntries:
+    """What was appended while others were promised."""
+
+    __slots__ = ("_packed", "end")
+
+    def __init__(self, packed: bytes, end_offset: int, end_bytes: int) -> None:
+        self._packed = packed
+        self.end: Final = (end_offset, end_bytes)
+
+    def take(self, count_max: int, offset: int, before: int) -> tuple[bytes, int, int]:
+        """All of them: a turn's worth."""
+        del count_max, offset, before
+        return self._packed, *self.end
+
+
+class RunEntries:
+    """Records that lie one behind the other, each a message, and nothing between them."""
+
+    __slots__ = ("_at", "_facts", "_position", "_store_ms", "end")
+
+    def __init__(self, position: int, facts: bytes, *, end: tuple[int, int], store_ms: int) -> None:
+        """``facts``: ``ENTRY_FACTS`` of each."""
+        self._position = position
+        self._facts = facts
+        self._at = 0
+        self._store_ms = store_ms
+        self.end: Final = end
+
+    def take(self, count_max: int, offset: int, before: int) -> tuple[bytes, int, int]:
+        """The next ones."""
+        end = min(len(self._facts), self._at + count_max * ENTRY_FACTS.size)
+        facts = self._facts[self._at : end]
+        self._at = end
+        packed: list[bytes] = []
+        add, pack, store_ms, at = packed.append, ENTRY_PLACE.pack, self._store_ms, self._position
+        lengths = _LENGTHS.iter_unpack(facts)
+        for (each,), (length,) in zip(_EACH_FACTS.iter_unpack(facts), lengths, strict=True):
+            add(pack(at, offset, before, store_ms, each))
+            at += length
+            before += length
+            offset += 1
+        self._position = at
+        return b"".join(packed), offset, before
+
+
 # ---- index files --------------------------------------------------------------------------------
 # The part of a queue's index that is on file: packed entries, found by offset or by time.
 #
@@ -323,6 +427,8 @@ IndexEntry = tuple[int, int, int, int, int, int, int, int]
 ENTRY_PLACE: Final = Struct("<QQQq16s")
 ENTRY_FACTS: Final = Struct("<IIiI")
 """The same in two steps: the last four fields are often equal from entry to entry."""
+_EACH_FACTS: Final = Struct("16s")
+_LENGTHS: Final = Struct("<I12x")
 
 INDEX_DIRECTORY: Final = "index"
 
@@ -549,6 +655,8 @@ class IndexSet:
         self._unplanned_bytes = 0
         self._dirty: list[QueueIndex] = []
         self.by_id: dict[int, QueueIndex] = {}
+        self.promising: dict[QueueIndex, None] = {}
+        """Queues with promised entries; to be looked at only."""
 
     def get(self, queue_id: int) -> QueueIndex:
         """The index of an existing queue."""
@@ -575,6 +683,7 @@ class IndexSet:
         """Delete a queue: its entries can be read no more and its records lose a reason to stay."""
         index = self.get(queue_id)
         del self.by_id[queue_id]
+        self.promising.pop(index, None)
         index.drop()
         if not is_transient_id(queue_id):
             self._definitions.note((QUEUE_KIND, str(queue_id), None))
@@ -585,15 +694,38 @@ class IndexSet:
         ``size_bytes``: at least what the entries of all these queues take.
         """
         for index in touched:
-            unplanned_bytes = index.take_staged(position)
-            if not index.is_dirty:
-                index.is_dirty = True
-                self._dirty.append(index)
-            if unplanned_bytes >= QUEUE_TAIL_BYTES_MAX:
-                index.plan_flush()
+            self._grown(index, index.take_staged(position))
         self._unplanned_bytes += size_bytes
         if self._unplanned_bytes > self._planned_at_bytes:
             self._plan_all()
+
+    def promise(self, index: QueueIndex, entries: Sequence[PromisedEntries], position: int) -> None:
+        """Offsets of a queue are given; ``enter`` makes the entries."""
+        index.promise(entries, position)
+        self.promising[index] = None
+
+    def enter(self, count_max: int) -> tuple[int, list[QueueIndex]]:
+        """Make about so many promised entries; how many, and the queues that have all of theirs."""
+        made, whole = 0, []
+        while self.promising and made < count_max:
+            index = next(iter(self.promising))
+            count = index.enter(count_max - made)
+            self._grown(index, index.unplanned_bytes)
+            made += count
+            if not index.promised:
+                del self.promising[index]
+                whole.append(index)
+        self._unplanned_bytes += made * ENTRY_BYTES
+        if self._unplanned_bytes > self._planned_at_bytes:
+            self._plan_all()
+        return made, whole
+
+    def _grown(self, index: QueueIndex, unplanned_bytes: int) -> None:
+        if not index.is_dirty:
+            index.is_dirty = True
+            self._dirty.append(index)
+        if unplanned_bytes >= QUEUE_TAIL_BYTES_MAX:
+            index.plan_flush()
 
     def trim(self, queue_id: int, min_offset: int) -> None:
         """Entries below ``min_offset`` lost their records to retention."""

@@ -131,6 +131,14 @@ class LogReader:
         record, targets = found
         return Located(record, targets, position - record.position)
 
+    def stretch(self, position: int, size: int) -> bytes:
+        """Bytes of one frame, unchecked; fewer than asked for when some are not there."""
+        segment = self._segments.find(position)
+        file = self._open(segment) if segment is not None else None
+        if segment is None or file is None:
+            return b""
+        return self._read(file, position - segment.base, size)
+
     def forget(self, segment: Segment) -> None:
         """Close what is open of a segment that is about to go."""
         self._marks.pop(segment.base, None)

@@ -10,6 +10,7 @@ whole log.
   out; their ids are never handed out again.
 * Offsets are never handed out twice: a queue goes on at its row or behind what the log says,
   whichever is later.
+* Staged rows count from their commit on (D19), whose runs say where they lie.
 * Nothing is believed that the log does not say, except what the snapshot says about before it.
 
 Not here: torn tails and damage (``scan.py``), cursors (the engine replays ``settlements``).
@@ -70,14 +71,24 @@ from penstock.log.retention import SEGMENT_KIND, Retention, SegmentRow
 from penstock.log.scan import LogScan, ScanReport
 from penstock.log.segment import LOG_DIR, SegmentSet
 from penstock.log.side_files import FILE_KIND, SideFiles
+from penstock.log.staging import (
+    Run,
+    SinkTable,
+    StageCommit,
+    StageFiles,
+    decode_commit,
+    staged_records,
+)
 from penstock.log.storage import Storage
 from penstock.log.writer import LogWriter
 from penstock.model.errors import LogCorrupt
-from penstock.model.ids import LogPosition, is_transient_id
+from penstock.model.ids import LogPosition, QueueId, QueueOffset, is_transient_id
 from penstock.model.record import RecordFlag, RecordKind
 from penstock.model.settlement import Settlement
 from penstock.settings.broker import StorageSettings
 
+COMMIT_ROWS_MAX: Final = 65_536
+"""Entries of one commit of staged rows that are kept before they go into their indexes."""
 TRANSIENT_SCAN_ENTRIES: Final = 4096
 """Index entries looked at in one go when transient messages are dropped."""
 
@@ -136,6 +147,8 @@ class StoreParts:
         self.delayed: Final = DelayedFiles(self.side_files)
         self.spill: Final = DelayedSpill(self.side_files)
         self.keys: Final = KeyIndex(self.side_files)
+        self.sinks: Final = SinkTable(rows)
+        self.stages: Final = StageFiles(storage, self.side_files)
         self.reader: Final = LogReader(storage, self.segments)
         self.writer: LogWriter
         self.run: RunRow
@@ -145,7 +158,7 @@ class StoreParts:
     def capture(self, row: SnapshotRow) -> list[Op]:
         """Everything a snapshot has to say but cursors; hands all tails over for writing."""
         self.delayed.plan_flush()
-        ops = self.indexes.capture() + self.retention.capture()
+        ops = self.indexes.capture() + self.retention.capture() + self.sinks.capture()
         # After the tails were handed over: the rows describe the files with them.
         ops += self.side_files.take_rows()
         ops.append(meta_op(SNAPSHOT_KEY, row))
@@ -273,9 +286,7 @@ def _restore_side_files(parts: StoreParts, rows: dict[RowKey, bytes], recovered:
 def _read_log(parts: StoreParts, recovered: Recovered) -> None:
     """Replay the log from the snapshot, or all of it when indexes must be made again."""
     covered = parts.snapshot_position
-    replay = Replay(
-        parts.indexes, parts.retention, parts.delayed, parts.definitions, covered=covered
-    )
+    replay = Replay(parts, covered=covered)
     if recovered.is_rebuilt:
         parts.side_files.drop(f"{INDEX_DIRECTORY}/")
         parts.side_files.drop(f"{DELAYED_DIRECTORY}/")
@@ -290,6 +301,7 @@ def _read_log(parts: StoreParts, recovered: Recovered) -> None:
         known_mark=covered,
     )
     for batch in scan.batches():
+        replay.synced = scan.report.durable_mark
         replay.take(batch)
         if parts.side_files.waiting:
             parts.side_files.run_all()
@@ -299,6 +311,7 @@ def _read_log(parts: StoreParts, recovered: Recovered) -> None:
         note_failed_sync(parts.storage, covered)
         raise
     replay.end()
+    parts.reader.close()  # what it has open may have been put in order under another handle
     parts.side_files.run_all()
     parts.index_ms = max(replay.index_ms, parts.index_ms)
     recovered.settlements = replay.settlements
@@ -357,6 +370,7 @@ def _transient_ranges(
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _SETTLE: Final = int(RecordKind.SETTLE)
 _RELEASE: Final = int(RecordKind.RELEASE)
+_STAGE_COMMIT: Final = int(RecordKind.STAGE_COMMIT)
 _DELAYED: Final = int(RecordFlag.DELAYED)
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 _NO_QUEUE: Final = -1
@@ -365,22 +379,18 @@ _NO_QUEUE: Final = -1
 class Replay:
     """Takes the records of one frame after the other."""
 
-    def __init__(
-        self,
-        indexes: IndexSet,
-        retention: Retention,
-        delayed: DelayedFiles,
-        definitions: Definitions,
-        *,
-        covered: int,
-    ) -> None:
-        self._indexes = indexes
-        self._retention = retention
-        self._delayed = delayed
-        self._delays = DelayTracker(delayed, retention)
-        delayed.is_counting = False
-        self._definitions = definitions
+    def __init__(self, parts: StoreParts, *, covered: int) -> None:
+        self._indexes = parts.indexes
+        self._retention = parts.retention
+        self._delayed = parts.delayed
+        self._delays = DelayTracker(parts.delayed, parts.retention)
+        parts.delayed.is_counting = False
+        self._definitions = parts.definitions
+        self._sinks = parts.sinks
+        self._reader = parts.reader
         self._covered = covered
+        self.synced = covered
+        """Everything below was synced, as far as the scan has found out."""
         self._floors: dict[int, int] = {}
         self._touched: dict[QueueIndex, None] = {}
         self.index_ms = 0
@@ -469,10 +479,13 @@ class Replay:
             self._delays.released(deliver_ms, release, position, ends)
             position, length = release.position, release.length
             tag, entry_flags = release.tag_hash, release.flags | INDEX_RELEASED
+        elif kind == _STAGE_COMMIT:
+            self._take_commit(decode_commit(payload), scanned)
+            return
         elif kind != _MESSAGE:
             return
         elif flags & UNINDEXED:
-            if flags & _DELAYED:
+            if flags & UNINDEXED == _DELAYED:
                 self._delays.delayed(deliver_ms, position, length)
             return
         else:
@@ -480,6 +493,39 @@ class Replay:
             entry_flags |= INDEX_DEFERRED if deliver_ms else 0
             entry_flags |= INDEX_EXPIRES if expire_ms else 0
         self._enter(targets, (position, length, messages, tag, entry_flags))
+
+    def _take_commit(self, commit: StageCommit, scanned: ScannedRecord) -> None:
+        """Staged rows get their offsets; they lie before their commit, and are read again."""
+        for run in commit.runs():
+            is_sure = run.position < self.synced
+            if not is_sure and len(staged_records(self._reader, run)) < run.rows:
+                # The commit outlived its rows, which no sync had covered: it never happened.
+                return
+        rows = 0
+        for run in commit.runs():
+            self._take_run(run)
+            rows += run.rows
+            if rows >= COMMIT_ROWS_MAX:
+                self._take_in([scanned])
+                rows = 0
+        if scanned[0] >= self._covered:
+            self._sinks.note(commit, scanned[5])
+
+    def _take_run(self, run: Run) -> None:
+        records = staged_records(self._reader, run)
+        if run.flags:
+            for _, (position, length, *_, deliver_ms, _, _, _) in records:
+                self._delays.delayed(deliver_ms, position, length)
+            return
+        for number, row in records:
+            flags = INDEX_EXPIRES if row[6] else 0
+            target = ((QueueId(run.queue_id), QueueOffset(run.first_offset + number)),)
+            self._enter(target, (row[0], row[1], row[4], row[8], flags))
+        end = run.first_offset + run.rows
+        if run.queue_id in self._indexes.by_id:
+            # Damaged rows keep their offsets, as a hole.
+            self._floors[run.queue_id] = max(end, self._floors.get(run.queue_id, 0))
+        self._retention.note_staged(run.position, ((run.queue_id, end),))
 
     def _enter(self, targets: Targets, facts: tuple[int, int, int, int, int]) -> None:
         position, length, messages, tag, flags = facts

@@ -9,7 +9,9 @@ when it was last written to. A segment is *dead* when
 * no delayed record in it is pending,
 * the segments of the delayed records that were released in it are gone, durably (else a rebuild
   would find these pending again), and
-* every queue's lowest needed offset is at or past that queue's end offset in it.
+* every queue's lowest needed offset is at or past that queue's end offset in it, and
+* no copy of staged rows that is under way, or not entered into its queues yet, has begun before
+  its end (``pinned``).
 
 A dead segment stays for ``settled_keep_ms`` while all dead ones together have at most
 ``settled_keep_bytes_max``; the oldest go first. It may lie anywhere: positions never change. Both
@@ -43,6 +45,9 @@ from penstock.model.ids import is_transient_id
 SEGMENT_KIND: Final = "segment"
 NOTHING_NEEDED: Final = 1 << 63
 """Lowest needed offset of a queue that does not exist any more."""
+
+NOT_PINNED: Final = 1 << 63
+"""Behind every position."""
 
 ROLL_BYTES_MIN: Final = 64 * 1024
 """A last segment smaller than the smallest one that can be set is not worth a new file."""
@@ -143,6 +148,8 @@ class Retention:
         self._uses: dict[int, SegmentUse] = {}
         self._changed: set[int] = set()
         self._active: SegmentUse | None = None
+        self.pinned = NOT_PINNED
+        """Nothing goes that ends behind this position."""
         # Paths and sizes of segments that are forgotten and not yet gone for good from the disk.
         self._leaving: dict[str, int] = {}
         # The segment whose row was last written without its queues, because it was the last one.
@@ -157,7 +164,7 @@ class Retention:
         use.last_ms = store_ms
         fresh = use.fresh
         for index in touched:
-            fresh[index.queue_id] = index.next_offset
+            fresh[index.queue_id] = index.staged_offset
 
     def note_at(self, position: int, touched: Iterable[QueueIndex], store_ms: int) -> None:
         """Recovery: the frame around ``position`` made entries for these queues."""
@@ -197,6 +204,14 @@ class Retention:
             releasing.origins.add(use.base)
             self._changed.add(releasing.base)
 
+    def note_staged(self, position: int, ends: Iterable[tuple[int, int]]) -> None:
+        """Records around ``position`` got offsets from a commit elsewhere, up to these ends."""
+        use = self._at(position)
+        if use is not None:
+            for queue_id, end in ends:
+                use.fresh[queue_id] = max(end, use.fresh.get(queue_id, 0))
+            self._changed.add(use.base)
+
     def capture(self) -> list[Op]:
         """Rows of every segment whose use changed, without the last one's queues."""
         ops: list[Op] = []
@@ -233,7 +248,7 @@ class Retention:
 
         dead: list[Segment] = []
         for segment in self._segments:
-            if segment is self._segments.last or segment.end > covered:
+            if segment is self._segments.last or segment.end > min(covered, self.pinned):
                 continue
             yield 1
             if not (yield from self._use(segment.base).is_needed(once)):

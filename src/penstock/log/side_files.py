@@ -59,6 +59,8 @@ class Action(Enum):
     SYNC = 3
     SYNC_NAMES = 4
     """Sync the directory ``path``."""
+    PRUNE = 5
+    """Remove the directory ``path`` and those above it, as far as they are empty."""
 
 
 class Step:
@@ -122,6 +124,10 @@ class SideFiles:
         """Unlink a file that is not kept, once what was handed over before is written."""
         self._states.pop(path, None)
         self._plan(Step(Action.REMOVE, path))
+
+    def prune(self, directory: str) -> None:
+        """Remove directories that nothing is left in, once what was discarded before is gone."""
+        self._plan(Step(Action.PRUNE, directory))
 
     def remove(self, path: str) -> None:
         """Unlink ``path`` once a snapshot without it is durable; it may be gone already."""
@@ -195,6 +201,8 @@ class SideFiles:
             try:
                 if step.action is Action.REMOVE:
                     self._unlink(step.path)
+                elif step.action is Action.PRUNE:
+                    self._prune(step.path)
                 else:
                     self._write(step.path, step.at, step.data)
             except OSError:
@@ -331,6 +339,14 @@ class SideFiles:
             self._storage.remove(path)
         except FileNotFoundError:
             return
+
+    def _prune(self, directory: str) -> None:
+        while "/" in directory:
+            try:
+                self._storage.remove_dir(directory)
+            except OSError:  # somebody has put something there, or was faster
+                return
+            directory = directory.rpartition("/")[0]
 
     def _forget_handle(self, path: str) -> None:
         handle = self._handles.pop(path, None)

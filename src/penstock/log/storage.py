@@ -80,6 +80,10 @@ class Storage(Protocol):
         """Unlink a file; open handles go on reading."""
         ...
 
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory; ``OSError`` when it is not empty, or not there."""
+        ...
+
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
         ...
@@ -169,6 +173,10 @@ class DiskStorage:
 
     def remove(self, path: str) -> None:
         os.unlink(self._full(path))
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(self._full(path))
 
     def sync_dir(self, path: str) -> None:
         """Make names durable: fsync of the directory itself."""

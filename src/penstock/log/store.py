@@ -12,8 +12,10 @@ it moves with the write itself, D7).
 Not here: recovery (``recovery.py``), the thread (``server/turns.py``), cursors (``engine/``).
 """
 
+import sys
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,14 +23,23 @@ import msgspec
 
 from penstock.log.catalog import CURSOR_KIND, Catalog, SnapshotRow, Snapshots, cursor_key, cursor_op
 from penstock.log.commit import Commit, SyncJob
-from penstock.log.delayed import DelayTracker
+from penstock.log.delayed import DelayTracker, Due
 from penstock.log.encode import Appending, Runs, StagedFrame, stage
-from penstock.log.format import HEAD_BYTES, CursorState
-from penstock.log.index import ENTRY_BYTES, QUEUE_KIND, QueueIndex
+from penstock.log.format import HEAD_BYTES, CursorState, encode_batch
+from penstock.log.index import ENTRY_BYTES, QUEUE_KIND, PromisedEntries, QueueIndex, RunEntries
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
-from penstock.log.retention import NOTHING_NEEDED, Needs
+from penstock.log.retention import NOT_PINNED, NOTHING_NEEDED, Needs
 from penstock.log.segment import Segment
+from penstock.log.staging import (
+    Block,
+    Copied,
+    StageCommit,
+    StagedCopy,
+    commit_record,
+    lengths_of,
+    placed,
+)
 from penstock.log.storage import Storage
 from penstock.model.clock import Clock
 from penstock.model.errors import AppendFailed, InvariantBroken
@@ -45,6 +56,10 @@ __all__ = [
     "StoreCounters",
     "SyncJob",
 ]
+
+
+ENTERED_AT_CLOSE: Final = 100_000
+"""Promised entries made in one go when nobody waits for anything else any more."""
 
 
 class StoreCounters(msgspec.Struct):
@@ -91,6 +106,12 @@ class Store:
         """Where subscriptions put aside what memory does not hold."""
         self.keys: Final = parts.keys
         """Lookup by message key; whoever publishes feeds it."""
+        self.sinks: Final = parts.sinks
+        """The last batch of every sink."""
+        self.stages: Final = parts.stages
+        """Rows beside the log."""
+        self._coming: list[Copied] = []
+        """Delayed rows of commits, not noted yet; bounded as the copy they come from."""
         self.epoch: Final = parts.writer.epoch
         self.counters: Final = StoreCounters()
         # Asked in every turn, and answered behind this door: no call only passes on.
@@ -187,6 +208,107 @@ class Store:
         counters.bytes_appended += end - base
         return end
 
+    # Staged rows (D19)
+
+    def copy_staged(self, copy: StagedCopy, blocks: Sequence[Block], store_ms: int) -> LogPosition:
+        """Write one frame of staged rows that nobody sees yet; the end of the log behind it.
+
+        Raises ``AppendFailed`` (or ``SyncFailed`` for good) when it is not written, and
+        ``StageDamaged``. From then on nothing of it goes until ``drop_copy`` or the last
+        ``enter_staged``.
+        """
+        self._commit.check()
+        at = start = self._writer.end_position + HEAD_BYTES
+        parts: list[bytes | bytearray] = []
+        for block in blocks:
+            parts.append(placed(block, at, store_ms))
+            at += len(block.records)
+        self._append_apart(parts, sum(block.rows for block in blocks), at - start, store_ms)
+        at = start
+        for block in blocks:
+            copy.add(at, block)
+            at += len(block.records)
+        assert copy.position is not None
+        self._retention.pinned = min(self._retention.pinned, copy.position)
+        return self.end_position
+
+    def drop_copy(self) -> None:
+        """The copy under way will not be committed: it is dead space."""
+        self._retention.pinned = NOT_PINNED
+
+    def commit_staged(self, copy: StagedCopy, commit: StageCommit, store_ms: int) -> LogPosition:
+        """Give the rows of a copy their offsets, all at once, and note the batch.
+
+        Call it when the copy is durable: then the commit cannot survive what it commits. Entries,
+        and notes of what is delayed, are made by ``enter_staged``.
+        """
+        self._commit.check()
+        indexes = self._indexes.by_id
+        index_ms = max(store_ms, self._index_ms)
+        totals = copy.queue_rows()
+        runs = copy.runs({queue_id: indexes[queue_id].staged_offset for queue_id in totals})
+        record = commit_record(commit, runs)
+        position = self._writer.end_position + HEAD_BYTES
+        parts, (size,) = encode_batch((record,), ((),), position, store_ms)
+        self._append_apart(parts, 1, size, store_ms)
+        self._index_ms = index_ms
+        for queue_id, entries in _promised(copy, indexes, index_ms).items():
+            self._indexes.promise(indexes[queue_id], entries, position)
+        self._retention.note([indexes[queue_id] for queue_id in totals], index_ms)
+        for run in runs:
+            if not run.flags:
+                ends = ((run.queue_id, run.first_offset + run.rows),)
+                self._retention.note_staged(run.position, ends)
+        self._coming += [each for each in copy.copied if each.block.is_delayed]
+        self.sinks.note(commit, store_ms)
+        return self.end_position
+
+    def enter_staged(self, rows_max: int) -> tuple[list[QueueIndex], list[Due]]:
+        """Make about so many of the entries that commits of staged rows have promised.
+
+        The queues that have all of theirs now, and what is delayed. Call it when the commit is
+        durable; there is more while ``is_entering``.
+        """
+        made, whole = self._indexes.enter(rows_max)
+        due: list[Due] = []
+        while self._coming and made < rows_max:
+            position, block, _ = self._coming.pop(0)
+            deliver = array("q", block.times)
+            if sys.byteorder == "big":
+                deliver.byteswap()
+            for deliver_ms, length in zip(deliver, lengths_of(block.facts), strict=True):
+                self._delays.delayed(deliver_ms, position, length)
+                due.append((deliver_ms, position, length))
+                position += length
+            made += block.rows
+        if not self.is_entering:
+            self._retention.pinned = NOT_PINNED
+        return whole, due
+
+    @property
+    def is_entering(self) -> bool:
+        """True while a commit of staged rows has promised what is not there yet."""
+        return bool(self._indexes.promising or self._coming)
+
+    def _append_apart(
+        self, parts: Sequence[bytes | bytearray], records: int, size: int, store_ms: int
+    ) -> None:
+        """A frame beside those of ``append``."""
+        try:
+            base, end = self._writer.append(
+                parts, records, durable_upto=self._commit.synced_position, size=size
+            )
+        except Exception:
+            self.counters.append_failures += 1
+            raise
+        self._content_end = self.end_position = end
+        if self._commit.counts_written:
+            self.durable_position = end
+        self._retention.note((), max(store_ms, self._index_ms))
+        self.counters.frames += 1
+        self.counters.records += records
+        self.counters.bytes_appended += end - base
+
     def append_mark(self) -> LogPosition:
         """Write an empty frame that carries the synced mark (after an idle second, D1)."""
         self._commit.check()
@@ -255,6 +377,8 @@ class Store:
 
         Urgent: one that only lets segments go is needed, too, and a small one does not wait longer.
         """
+        if self.is_entering:
+            return False
         if is_urgent:
             return self.end_position > self._snapshots.position and self._snapshots.is_due(
                 self._clock.monotonic_ms(), self._indexes.dirty_count, None
@@ -268,10 +392,11 @@ class Store:
 
         Call it between turns: the state must be that of the log's end.
         """
-        if position != self._writer.end_position or self._snapshots.is_pending:
+        if position != self._writer.end_position or self._snapshots.is_pending or self.is_entering:
             raise InvariantBroken(
                 f"snapshot offered for position {position}, the log ends at {self.end_position}"
                 + (" and one is on its way" if self._snapshots.is_pending else "")
+                + (" and entries are promised" if self.is_entering else "")
             )
         ops = self._parts.capture(SnapshotRow(int(position), self._index_ms))
         ops += map(cursor_op, cursors)
@@ -316,6 +441,8 @@ class Store:
         Call it when no job is out. After a failed sync it only lets go of the files.
         """
         self.keys.seal()
+        while self.is_entering:
+            self.enter_staged(ENTERED_AT_CLOSE)
         if self._commit.drain() and not self._snapshots.is_pending:
             self.offer_snapshot(self._writer.end_position, cursors)
             if self._commit.drain() and not self._snapshots.is_pending:
@@ -328,6 +455,24 @@ class Store:
         self._reader.close()
         self._side_files.close()
         self._parts.catalog.close()
+
+
+def _promised(
+    copy: StagedCopy, indexes: Mapping[int, QueueIndex], store_ms: int
+) -> dict[int, list[PromisedEntries]]:
+    """The entries that the queues of a copy get."""
+    promised: dict[int, list[PromisedEntries]] = {}
+    ends: dict[int, tuple[int, int]] = {}
+    for position, block, size in copy.copied:
+        if block.is_delayed:
+            continue
+        index = indexes[block.queue_id]
+        offset, before = ends.get(block.queue_id, (index.staged_offset, index.staged_bytes))
+        end = ends[block.queue_id] = (offset + block.rows, before + size)
+        promised.setdefault(block.queue_id, []).append(
+            RunEntries(position, block.facts, end=end, store_ms=store_ms)
+        )
+    return promised
 
 
 # ---- hot tail -----------------------------------------------------------------------------------

@@ -265,6 +265,8 @@ class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     False: whoever writes counts the batches (``transactionalId``), older ones are done already."""
     checkpoint: str = ""
     """Which checkpoint the batch numbers are of (Spark's id of the query); empty = unknown."""
+    is_single: bool = False
+    """True: a plain write, whose key nobody uses later than to ask for this answer again."""
     wait_ms: int = 0
     """How long it may wait for its topics before it is answered with ``held``."""
 
@@ -317,6 +319,55 @@ class SinkStateResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     checkpoint: str = ""
 
 
+class StageRoomRequest(QueryRequest, tag="stage_room"):
+    """May a put write so much more, and where to? Asked by the Flight process only.
+
+    Held until there is room for it, or its time is up.
+    """
+
+    sink: str
+    query: str
+    batch: int
+    name: str
+    """Of the put."""
+    topics: list[str] = []
+    """Those that its rows name, as far as they are new to it."""
+    bytes: int = 0
+    wait_ms: int = 0
+    maker: str = ""
+    """As that of a poll; topics that are made count for it."""
+
+
+class StagedTopic(msgspec.Struct, kw_only=True):
+    """Where rows of a topic go."""
+
+    name: str
+    queues: list[int]
+    """Ids, by number."""
+    message_bytes_max: int
+
+
+class StageRoomResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Yes, unless it is ``held``."""
+
+    topics: list[StagedTopic] = []
+    held: str = ""
+    """Not now, and why; ask again."""
+    wall_ms: int = 0
+    """By the broker's clock."""
+
+
+class StageDoneRequest(QueryRequest, tag="stage_done"):
+    """A put has ended. Said by the Flight process only."""
+
+    sink: str
+    query: str
+    batch: int
+    name: str
+    bytes: int = 0
+    """What it has left; 0: nothing, it broke."""
+
+
 AnyRequest = (
     ResolveRequest
     | PollRequest[int]
@@ -328,6 +379,8 @@ AnyRequest = (
     | CommitBatchRequest
     | AbortBatchRequest
     | SinkStateRequest
+    | StageRoomRequest
+    | StageDoneRequest
 )
 AnyResponse = (
     ResolveResponse
@@ -339,6 +392,7 @@ AnyResponse = (
     | CommitBatchResponse
     | AbortBatchResponse
     | SinkStateResponse
+    | StageRoomResponse
 )
 RESPONSES: Final[dict[str, type[AnyResponse]]] = {
     "resolve": ResolveResponse,
@@ -351,6 +405,10 @@ RESPONSES: Final[dict[str, type[AnyResponse]]] = {
     "commit_batch": CommitBatchResponse,
     "abort_batch": AbortBatchResponse,
     "sink_state": SinkStateResponse,
+    "stage_room": StageRoomResponse,
+    "stage_done": EmptyResponse,
 }
-ACTIONS: Final = tuple(name for name in RESPONSES if name != "locate")
+INTERNAL: Final = ("locate", "stage_room", "stage_done")
+"""What the Flight process asks for itself."""
+ACTIONS: Final = tuple(name for name in RESPONSES if name not in INTERNAL)
 """What a Flight client may ask for."""

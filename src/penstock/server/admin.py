@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.engine.broker import Engine, HopCredit
+from penstock.engine.spark.staging import SinkSnapshot
 from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
@@ -144,6 +145,10 @@ class Administration:
         return query_snapshots(
             self._engine.queries, self._clock.monotonic_ms(), self._engine.queries.wall_ms
         )
+
+    def sinks(self) -> list[SinkSnapshot]:
+        """What Spark has written, and what is staged (D19)."""
+        return self._engine.staged.snapshots()
 
     def forget_query(self, name: str) -> None:
         """A query goes with its positions; its data is not kept for it any more."""

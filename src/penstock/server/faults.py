@@ -201,6 +201,7 @@ class FaultyStorage:
         self.make_dir = storage.make_dir
         self.rename = storage.rename
         self.remove = storage.remove
+        self.remove_dir = storage.remove_dir
         self.sync_dir = storage.sync_dir
         self.free_bytes = storage.free_bytes
 

@@ -76,6 +76,7 @@ class BulkLane:
                     [name[0] for name in names],
                     names[0][1],
                     idle_ms_max=self._settings.spark.read_idle_ms_max,
+                    stage_hold_ms_max=self._settings.spark.stage_hold_ms_max,
                 ),
                 restart_ms_max=self._settings.spark.flight_restart_ms_max,
             )
@@ -131,12 +132,14 @@ def is_arrow_there() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def command_of(directory: Path, hosts: Sequence[str], port: int, *, idle_ms_max: int) -> list[str]:
+def command_of(
+    directory: Path, hosts: Sequence[str], port: int, *, idle_ms_max: int, stage_hold_ms_max: int
+) -> list[str]:
     """How the Flight process is started: on one port of all these addresses."""
     command = [
         sys.executable, "-m", "penstock.server.flight_child",
         "--data", str(directory), "--port", str(port), "--socket", str(directory / SOCKET_NAME),
-        "--idle-ms-max", str(idle_ms_max),
+        "--idle-ms-max", str(idle_ms_max), "--stage-hold-ms-max", str(stage_hold_ms_max),
     ]  # fmt: skip
     return [*command, *(part for host in hosts for part in ("--host", host))]
 

@@ -154,6 +154,13 @@ class BrokerView:
                 is_reached=free_buffers == 0,
             ),
             LimitView(
+                "staged rows",
+                "spark.stage_bytes_max",
+                self._settings.spark.stage_bytes_max,
+                engine.staged.size_bytes,
+                is_reached=engine.staged.size_bytes >= self._settings.spark.stage_bytes_max,
+            ),
+            LimitView(
                 "connections",
                 "listeners.connections_max",
                 limit.connections_max,

@@ -368,7 +368,8 @@ class PulsarSettings:
 BACKPRESSURES: Final = ("off", "soft", "hard")
 AT_LEAST_ONE_OF_SPARK: Final = (
     "lease_ms_max", "alive_ms_max", "queries_max", "query_queues_max", "positions_max",
-    "read_idle_ms_max",
+    "read_idle_ms_max", "topic_queues", "stage_bytes_max", "stage_batch_bytes_max", "stage_ms_max",
+    "sinks_max", "sink_ms_max",
 )  # fmt: skip
 
 
@@ -413,6 +414,34 @@ class SparkSettings:
     )
     flight_restart_ms_max: int = setting(
         30_000, "D18: longest pause before a Flight process that died is started again"
+    )
+    is_auto_creating: bool = setting(True, "Topics that a sink writes to are made by its first row")
+    topic_queues: int = setting(4, "Queues of a topic that a sink makes")
+    topic_retention_ms: int = setting(
+        72 * 3_600_000, "D11: messages of a topic that a sink made stay this long"
+    )
+    stage_bytes_max: int = setting(
+        4 * GIB,
+        "D19: rows of all sinks that are staged and not committed; with more, puts wait, but those "
+        "of one batch go on",
+    )
+    stage_batch_bytes_max: int = setting(
+        GIB, "D19: staged rows of one batch; a larger one fails: maxRowsPerTrigger makes it smaller"
+    )
+    stage_ms_max: int = setting(
+        3_600_000, "D19: a stage that nobody commits goes this long after the last put of its batch"
+    )
+    stage_hold_ms_max: int = setting(
+        600_000, "D19: a put waits so long for room, memory, disk or its topic; then it is refused"
+    )
+    disk_reserve_bytes: int = setting(
+        256 * MIB,
+        "D19: below the disk alarm's limit, for queries whose lease keeps data: that they go on "
+        "frees it",
+    )
+    sinks_max: int = setting(10_000, "D19: sinks whose last batch is remembered")
+    sink_ms_max: int = setting(
+        30 * 86_400_000, "D19: a sink's last batch is forgotten this long after it"
     )
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.engine.broker import Engine
+from penstock.engine.spark.staging import StageCounters
 from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.statistics import CounterFamily, EngineStatistics, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
@@ -48,6 +49,7 @@ class Exposition:
         self._registry.register(AdapterCounterCollector(families))
         if engine is not None:
             self._registry.register(QueryCollector(engine))
+            self._registry.register(SinkCollector(engine))
 
     def page(self) -> bytes:
         """All metrics in the Prometheus text format."""
@@ -419,6 +421,50 @@ class QueryCollector(Collector):
         for cause in ("silence", "bytes"):
             broken.add_metric([cause], queries.registry.leases_broken[cause])
         yield broken
+
+
+# ---- sink metrics -------------------------------------------------------------------------------
+# What Spark's sinks write (D19): staged, committed, repeated, waiting.
+
+
+_SINK_COUNTERS: Final[tuple[tuple[str, str, Callable[[StageCounters], int]], ...]] = (
+    ("penstock_sink_commits", "Batches that became visible", lambda each: each.commits),
+    ("penstock_sink_rows", "Their rows", lambda each: each.rows),
+    ("penstock_sink_bytes", "Their bytes in the log", lambda each: each.bytes),
+    ("penstock_sink_replays", "Batches that came again, dropped", lambda each: each.replays),
+    (
+        "penstock_sink_replays_changed",
+        "Those of them with another number of rows than before",
+        lambda each: each.replays_changed,
+    ),
+    (
+        "penstock_sink_rewound",
+        "Batches refused because of their checkpoint",
+        lambda each: each.rewound,
+    ),
+    ("penstock_sink_aborted", "Puts that an abort dropped", lambda each: each.aborted),
+    ("penstock_sink_expired", "Batches that nobody committed in time", lambda each: each.expired),
+    ("penstock_sink_holds", "Puts that had to wait", lambda each: each.holds),
+)
+
+
+class SinkCollector(Collector):
+    """Sinks of one engine, looked up at the scrape."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, freshly looked up."""
+        staged = self._engine.staged
+        for name, text, count_of in _SINK_COUNTERS:
+            yield CounterMetricFamily(name, text, value=count_of(staged.counters))
+        for name, text, value in (
+            ("penstock_stage_bytes", "Rows staged and not committed", staged.size_bytes),
+            ("penstock_sink_commits_waiting", "Commits under way or held", staged.commits_waiting),
+            ("penstock_sink_puts_held", "Puts that wait for room", staged.puts_held),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
 
 
 # ---- counters of adapters -----------------------------------------------------------------------

@@ -107,6 +107,14 @@ class MemoryStorage:
             raise _missing(path)
         del self.files[path]
 
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        if path not in self.dirs:
+            raise _missing(path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        self.dirs.remove(path)
+
     def sync_dir(self, path: str) -> None: ...
 
     def free_bytes(self) -> int:
@@ -251,6 +259,15 @@ class SimulatedStorage:
             raise _missing(path)
         self.used_bytes -= len(node.content)
         self._change(_parent(path), (path, node, True))
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.admit("remove_dir", path)
+        if self._names.get(path, self) is not None:
+            raise _missing(path)
+        if any(_parent(each) == path for each in self._names if each):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        self._change(_parent(path), (path, None, True))
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
@@ -413,7 +430,7 @@ ANY: Final = "any"
 """Counts every verb: the n-th call, whatever it is."""
 
 VERBS: Final = (
-    "open", "list", "size", "make_dir", "rename", "remove", "sync_dir",
+    "open", "list", "size", "make_dir", "rename", "remove", "remove_dir", "sync_dir",
     "write", "read", "truncate", "sync",
 )  # fmt: skip
 

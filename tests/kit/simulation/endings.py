@@ -8,7 +8,7 @@ open within a bounded number of turns. ``drain`` then reads every subscription t
 from collections.abc import Callable
 from typing import Final
 
-from kit.simulation import direct
+from kit.simulation import direct, staging
 from kit.simulation.committing import finish_job, run_job, start_job, turn
 from kit.simulation.consuming import hand_back, leave
 from kit.simulation.delaying import put_aside
@@ -79,6 +79,7 @@ def drain(world: World) -> None:
     for sim_topic in world.live_topics:
         for following in sim_topic.followings.values():
             attach_drain(world, sim_topic, following)
+    _settle_until(world, staging.unfinished, "is never committed (law 3)")
     _settle_until(world, _undrained, "cannot be drained")
     # Delayed messages arrive by time, not by turns; the wall clock may have been set back.
     world.clock.advance(LONG_ENOUGH_MS)
@@ -114,6 +115,7 @@ def release(world: World) -> None:
 
 def audit(world: World) -> None:
     """Every queue holds what was confirmed, at the offset that was named (P1, D7)."""
+    staging.audit(world)
     confirmed = world.ledger.confirmed_by_queue()
     for sim_topic in world.live_topics:
         if sim_topic.kind == "transient":

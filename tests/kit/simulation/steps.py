@@ -16,6 +16,7 @@ from kit.simulation import (
     operating,
     partitions,
     publishing,
+    staging,
 )
 from kit.simulation.world import KINDS, World
 
@@ -110,4 +111,6 @@ PARTITIONS: Final = Family(
     has_batches=True,
     is_released=True,
 )
-FAMILIES: Final = (CLASSIC, DIRECT, SPILLING, PARTITIONS)
+SINKS: Final = Family("sinks", (*STEPS, *staging.STEPS))
+"""With sinks of Spark that write to the topics."""
+FAMILIES: Final = (CLASSIC, DIRECT, SPILLING, PARTITIONS, SINKS)

@@ -9,7 +9,7 @@ Not here: what is done next (``steps.py``), what must hold (``laws.py``).
 
 import random
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from kit.batches import WIRE, BatchFacts
 from kit.simulation.ledger import LawBroken, Ledger, Trace
@@ -65,6 +65,16 @@ QUEUES: Final = {"lanes": 3, "partitioned": 3, "short partitioned": 2}
 """Of a kind of topic, where there are several."""
 
 LARGE = Crowd(publishers_max=4, topics_max=4, followings_max=3, consumers_max=6, readers_max=2)
+
+
+class SinkDriver(Protocol):
+    """A sink of Spark, as far as the world knows it."""
+
+    committed_rows: int
+
+    def restarted(self) -> None:
+        """The broker is another one."""
+        ...
 
 
 @dataclass
@@ -170,6 +180,8 @@ class World:
         """Handed out by topics without a log, in all lives."""
         self.is_spilling = False
         """Hardly any delay fits into memory (``delaying.py``)."""
+        self.sinks: list[SinkDriver] = []
+        """Who writes from Spark (``staging.py``); they outlive the broker."""
         self.spilled_max = 0
         """Notes in the files of delays, at most."""
         self.chain_checked: tuple[int, ...] = ()
@@ -222,6 +234,8 @@ class World:
         self.storage = self.storage.crash() if is_power_cut else self.storage.kill()
         self.catalog = self.catalog.crash() if is_power_cut else self.catalog.kill()
         self.clock.advance(self.rng.randrange(2000))
+        for sink in self.sinks:
+            sink.restarted()
         self.boot()
 
     def _find_topics(self) -> None:

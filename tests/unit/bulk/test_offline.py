@@ -7,8 +7,11 @@ import stat
 import pytest
 
 from kit.bulk_data import STORE_MS, BulkData
+from kit.stages import block_of
+from kit.stages import rows as staged_rows
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import BulkError
+from penstock.log.staging import StageCommit, StagedCopy
 from penstock.log.storage import DirectoryLock
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
@@ -54,6 +57,23 @@ def test_what_the_index_has_not_yet_is_found_in_the_log(tmp_path, rows):
     with OfflineBulk(tmp_path) as bulk:
         assert [row["body"] for row in rows(bulk)] == [b"%d" % n for n in range(12)]
         assert offsets(rows(bulk, start=3, end=11)) == list(range(3, 11))
+
+
+def test_staged_rows_are_read_from_their_commit_on(tmp_path, rows):
+    data = BulkData(tmp_path)
+    [queue] = data.topic("orders")
+    put(data, queue, b"0")
+    copied = StagedCopy()
+    block = block_of(queue.queue_id, staged_rows([b"1", b"2"]))
+    data.store.copy_staged(copied, [block], data.store_ms)
+    put(data, queue, b"3")
+    data.snapshot()
+    data.store.commit_staged(copied, StageCommit("out", "q", 0, 2, "", False), data.store_ms)
+    put(data, queue, b"4")
+    data.commit()
+    data.store.release()
+    with OfflineBulk(tmp_path) as bulk:
+        assert [row["body"] for row in rows(bulk)] == [b"0", b"3", b"1", b"2", b"4"]
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])

@@ -14,7 +14,7 @@ class Queue:
 
     def __init__(self, queue_id, next_offset=0, last_position=-1):
         self.queue_id = queue_id
-        self.next_offset = next_offset
+        self.next_offset = self.staged_offset = next_offset
         self.last_position = last_position
 
 

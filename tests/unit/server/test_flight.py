@@ -133,5 +133,5 @@ def test_a_process_that_is_stopped_while_it_is_being_started_ends_too(monkeypatc
 
 
 def test_every_address_that_the_broker_has_is_one_of_the_process():
-    command = command_of(Path("/d"), ["127.0.0.1", "::1"], 1, idle_ms_max=1)
+    command = command_of(Path("/d"), ["127.0.0.1", "::1"], 1, idle_ms_max=1, stage_hold_ms_max=2)
     assert command[-4:] == ["--host", "127.0.0.1", "--host", "::1"]

@@ -37,7 +37,7 @@ from penstock.wire.amqp.properties import (
     locate_properties,
 )
 from penstock.wire.amqp.table import encode_value, join_table, split_table
-from penstock.wire.rocketmq.properties import parse_properties
+from penstock.wire.rocketmq.properties import neutral_facts
 
 KEY: Final = "key"
 HEADS_KEPT: Final = 1024
@@ -89,12 +89,12 @@ def as_amqp(
 
 def plain_facts(record: Record) -> Facts:
     """What a record says by itself; neutral ones have properties of RocketMQ's form (D3)."""
-    is_neutral = record.wire == Wire.NEUTRAL
+    if record.wire == Wire.NEUTRAL:
+        return neutral_facts(record)
     return Facts(
         key=record.key.decode("utf-8", "replace"),
         tag=record.tag.decode("utf-8", "replace"),
         born_ms=record.born_ms,
-        properties=parse_properties(record.properties) if is_neutral else {},
     )
 
 

@@ -28,7 +28,7 @@ from penstock.wire.pulsar.facts import MESSAGE_ID
 from penstock.wire.pulsar.frames import CHECKSUM_MAGIC, MAX_MESSAGE_SIZE, crc32c
 from penstock.wire.pulsar.metadata import TAGS
 from penstock.wire.pulsar.protocol_pb2 import MessageMetadata, SingleMessageMetadata
-from penstock.wire.rocketmq.properties import parse_properties
+from penstock.wire.rocketmq.properties import neutral_facts
 
 METADATA_ROOM: Final = 8 * 1024
 """Of the 10 KiB that a frame may have beside the largest message; the rest is for the command."""
@@ -106,13 +106,13 @@ def _read(record: Record, reader: object, bytes_max: int) -> tuple[Facts, bytes]
             return reader.facts(record), reader.body(record, bytes_max)
         except ValueError:
             return reader.facts(record), record.body
-    is_neutral = record.wire == Wire.NEUTRAL
+    if record.wire == Wire.NEUTRAL:
+        return neutral_facts(record), record.body
     facts = Facts(
         key=record.key.decode("utf-8", "replace"),
         tag=record.tag.decode("utf-8", "replace"),
         born_ms=record.born_ms,
         deliver_ms=record.deliver_ms,
-        properties=parse_properties(record.properties) if is_neutral else {},
     )
     return facts, record.body
 

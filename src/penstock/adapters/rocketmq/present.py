@@ -34,6 +34,7 @@ from penstock.engine.host import IndexEntry
 from penstock.engine.ports import Death
 from penstock.engine.topic import Queue
 from penstock.log.index import IndexFlag
+from penstock.model.ids import UNASSIGNED_OFFSET, QueueOffset
 from penstock.model.names import TopicName
 from penstock.model.record import Facts, Record, RecordKind, Wire
 from penstock.wire.rocketmq.command import Malformed
@@ -46,7 +47,7 @@ from penstock.wire.rocketmq.properties import (
     TAGS,
     UNIQ_KEY,
     format_properties,
-    parse_properties,
+    neutral_facts,
     without_properties,
 )
 from penstock.wire.rocketmq.stored import (
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+LOOKED_AT_MAX: Final = 4096
+"""Entries among which that of a staged record is looked for: a millisecond."""
 
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)
@@ -127,11 +130,26 @@ def present_at(broker: RocketmqBroker, position: int) -> bytes | None:
     target = number if len(targets) > 1 else 0
     queue_id, offset = targets[target]
     queue = broker.engine.queue(queue_id)
-    if queue is None:
+    if queue is not None and offset == UNASSIGNED_OFFSET:
+        offset = _offset_of(queue, record)
+    if queue is None or offset == UNASSIGNED_OFFSET:
         return None
     entry = (position - number + target, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
     found = _present_entry(broker, queue, record, entry)
     return found[number - target] if number - target < len(found) else None
+
+
+def _offset_of(queue: Queue, record: Record) -> QueueOffset:
+    """Where a record is in its queue that was stored before it had an offset (D19), if it is.
+
+    Its entry is younger than itself. What nobody committed has none, and one that got very many
+    behind it at once may not be found.
+    """
+    index = queue.index
+    for entry in index.entries(index.search_time(record.store_ms), LOOKED_AT_MAX):
+        if entry[0] == record.position and entry[1] < queue.durable_end:
+            return QueueOffset(entry[1])
+    return UNASSIGNED_OFFSET
 
 
 def _present_entry(
@@ -164,12 +182,7 @@ class _NeutralReader:
     """Records of our own protocol: their properties have RocketMQ's form already (D3)."""
 
     def facts(self, record: Record) -> Facts:
-        return Facts(
-            key=record.key.decode("utf-8", "replace"),
-            tag=record.tag.decode("utf-8", "replace"),
-            born_ms=record.born_ms,
-            properties=parse_properties(record.properties),
-        )
+        return neutral_facts(record)
 
     def body(self, record: Record, bytes_max: int) -> bytes:
         del bytes_max

@@ -27,7 +27,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -47,7 +47,7 @@ from penstock.flow.spark_brake import (
 )
 from penstock.model.errors import AlreadyExists, PenstockError
 from penstock.model.names import control_problem
-from penstock.model.queries import OffsetMap
+from penstock.model.queries import AnyRequest, AnyResponse, OffsetMap
 from penstock.model.spark_batch import BAD_REQUEST, BatchProgress
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ class QueryRefused(PenstockError):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind: Final = kind
+
+
+class QueryOutlet(Protocol):
+    """Whoever asks."""
+
+    def answered(self, request: AnyRequest, answer: AnyResponse | QueryRefused) -> None:
+        """A question that had to wait has its answer."""
+        ...
 
 
 class LeaseEvent(msgspec.Struct, frozen=True):
@@ -817,6 +825,11 @@ class TopicPressure:
         self._positions = positions
         self._now = now
         self._policy = topic.policy
+
+    @property
+    def query(self) -> str:
+        """Which one it is; empty while none brakes."""
+        return self.brake.query
 
     @property
     def is_stale(self) -> bool:

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.engine.spark.query import Query, QueryRefused, QueryRegistry
+from penstock.engine.spark.query import Query, QueryOutlet, QueryRefused, QueryRegistry
+from penstock.engine.spark.staging import STAGE_REQUESTS, StagedWrites
 from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.index import QueueIndex
 from penstock.model.names import TopicName
 from penstock.model.queries import (
     LOCATED_ENTRIES_MAX,
-    AbortBatchRequest,
     AnyRequest,
     AnyResponse,
-    CommitBatchRequest,
     EmptyResponse,
     IndexFile,
     LeaseRequest,
@@ -47,7 +46,6 @@ from penstock.model.queries import (
     ReportRequest,
     ResolveRequest,
     ResolveResponse,
-    SinkStateRequest,
     TopicRange,
 )
 from penstock.model.spark_batch import BAD_REQUEST, EPOCH, BatchProgress
@@ -69,14 +67,6 @@ QUEUE_STEPS: Final = 3
 """What one queue of an answer costs."""
 STATES: Final = ("running", "idle", "stopped", "failed")
 """What a query may report of itself."""
-
-
-class QueryOutlet(Protocol):
-    """Whoever asks."""
-
-    def answered(self, request: AnyRequest, answer: AnyResponse | QueryRefused) -> None:
-        """A question that had to wait has its answer."""
-        ...
 
 
 Steps = Generator[int, None, AnyResponse | None]
@@ -130,6 +120,8 @@ class QueryService:
         """Polls whose time is up; bounded as the held ones they were."""
         self._steps_left = STEPS_MAX
         """Of this turn."""
+        self.staged: StagedWrites
+        """What Spark's sinks write; the engine sets it, for it is made of more than queries."""
 
     @property
     def epoch(self) -> int:
@@ -143,6 +135,11 @@ class QueryService:
 
     def handle(self, request: AnyRequest, outlet: QueryOutlet) -> AnyResponse | None:
         """The response, or None when ``outlet`` gets it later; raises ``QueryRefused``."""
+        if isinstance(request, STAGE_REQUESTS):
+            return self.staged.handle(request, outlet)
+        return self._handle(request, outlet)
+
+    def _handle(self, request: AnyRequest, outlet: QueryOutlet) -> AnyResponse | None:
         match request:
             case PollRequest():
                 return self.poll(request, outlet)
@@ -160,8 +157,6 @@ class QueryService:
             case ReportRequest():
                 state = request.state if request.state in STATES else "running"
                 self.report(request.subscription, request.progress, state, request.text)
-            case CommitBatchRequest() | AbortBatchRequest() | SinkStateRequest():
-                raise QueryRefused(BAD_REQUEST, "this broker takes no staged writes")
         return EmptyResponse()
 
     # Tasks.
@@ -333,6 +328,7 @@ class QueryService:
 
     def disconnected(self, outlet: QueryOutlet) -> None:
         """An asker is gone: its questions are dropped unanswered."""
+        self.staged.disconnected(outlet)
         self.held.cancel_owner(id(outlet))
         self._late = deque(each for each in self._late if each.outlet is not outlet)
         self._tasks = deque(each for each in self._tasks if each.outlet is not outlet)

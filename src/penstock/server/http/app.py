@@ -196,7 +196,8 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 # DELETE  /api/topics/NAME ?space                with its messages
 # POST    /api/topic-purges                      {"topic", "space"}: settled for every group
 # POST    /api/topic-policies                    {"topic", "space", "spark_backpressure", ...}
-# GET     /api/queries                           Spark queries: position, lag, rate, lease, batch
+# GET     /api/queries                           Spark queries: position, lag, rate, lease, batch;
+#                                                and sinks: last batch, what is staged, what waits
 # DELETE  /api/queries/NAME                      forget one, with its positions
 # GET     /api/groups ?offset ?contains ?hidden  a page of (group, topic) with lag
 # GET     /api/groups/NAME                       its topics, queue by queue
@@ -331,7 +332,7 @@ class AdminApi:
         return await self._change(request, SetPolicy, change)
 
     async def queries(self, _request: Request) -> Response:
-        return _answer(lambda: {"queries": self._admin.queries()})
+        return _answer(lambda: {"queries": self._admin.queries(), "sinks": self._admin.sinks()})
 
     async def forget_query(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -10,6 +10,7 @@ Not here: which properties become key, tag and id (``stored.py``).
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from penstock.model.record import Facts, Record
 from penstock.wire.rocketmq.command import Malformed
 
 NAME_END: Final = b"\x01"
@@ -36,6 +37,8 @@ TTL: Final = "TTL"
 MSG_TYPE: Final = "MSG_TYPE"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 KEY_SEPARATOR: Final = b" "
+MESSAGE_ID: Final = "message_id"
+"""In a record of our own; RocketMQ's is UNIQ_KEY."""
 
 _SYSTEM_NAMES: Final = """
     TAGS KEYS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -61,6 +64,19 @@ def parse_properties(properties: bytes) -> dict[str, str]:
         if name and value:
             found[name] = value
     return found
+
+
+def neutral_facts(record: Record) -> Facts:
+    """What a record of our own says: its properties have this form, its id is one of them (D16)."""
+    properties = parse_properties(record.properties)
+    return Facts(
+        key=record.key.decode("utf-8", "replace"),
+        tag=record.tag.decode("utf-8", "replace"),
+        message_id=properties.pop(MESSAGE_ID, ""),
+        born_ms=record.born_ms,
+        deliver_ms=record.deliver_ms,
+        properties=properties,
+    )
 
 
 def format_properties(properties: Mapping[str, str]) -> bytes:
