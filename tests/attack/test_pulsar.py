@@ -173,29 +173,29 @@ def many(count, *frames):
 
 
 FLOODS = {
-    "signs of life": many(40_000, frame("ping")),
-    "look-ups": many(10_000, frame("lookup_topic", topic=TOPIC, request_id=1)),
-    "permits": many(50_000, frame("flow", consumer_id=1, messagePermits=1)),
-    "acks": many(50_000, frame("ack", consumer_id=1, ack_type="Individual",
+    "signs of life": many(20_000, frame("ping")),
+    "look-ups": many(5_000, frame("lookup_topic", topic=TOPIC, request_id=1)),
+    "permits": many(20_000, frame("flow", consumer_id=1, messagePermits=1)),
+    "acks": many(20_000, frame("ack", consumer_id=1, ack_type="Individual",
                                message_id=[as_id((1, 0))])),
-    "cumulative acks": many(30_000, frame("ack", consumer_id=1, ack_type="Cumulative",
+    "cumulative acks": many(10_000, frame("ack", consumer_id=1, ack_type="Cumulative",
                                           message_id=[as_id((1, 0))])),
-    "acks of very many": many(10, frame(
+    "acks of very many": many(5, frame(
         "ack", consumer_id=1, ack_type="Individual", request_id=1,
         message_id=[{"ledgerId": 1, "entryId": number % 7, "ack_set": [0]}
                     for number in range(60_000)],
     )),
-    "redeliveries": many(30_000, frame("redeliver_unacknowledged_messages", consumer_id=1)),
+    "redeliveries": many(10_000, frame("redeliver_unacknowledged_messages", consumer_id=1)),
     "comings and goings": many(
-        3_000,
+        1_000,
         frame("subscribe", topic=TOPIC, subscription="t", subType="Shared", consumer_id=9,
               request_id=1),
         frame("close_consumer", consumer_id=9, request_id=2),
         frame("producer", topic=TOPIC, producer_id=9, request_id=3),
         frame("close_producer", producer_id=9, request_id=4),
     ),
-    "seeks": many(5_000, frame("seek", consumer_id=1, request_id=1, message_id=as_id((0, 0)))),
-    "lists of topics": many(5_000, frame("get_topics_of_namespace", request_id=1,
+    "seeks": many(2_000, frame("seek", consumer_id=1, request_id=1, message_id=as_id((0, 0)))),
+    "lists of topics": many(2_000, frame("get_topics_of_namespace", request_id=1,
                                           namespace="public/default")),
 }  # fmt: skip
 
@@ -239,7 +239,7 @@ def test_a_client_that_asks_and_does_not_listen_is_not_read(attack):
         before_bytes = victim.resident_bytes
         peer.socket.settimeout(0.5)
         with contextlib.suppress(TimeoutError):
-            for _ in range(12):
+            for _ in range(25):
                 peer.socket.sendall(FLOODS["look-ups"])
         victim.serves()
         assert victim.resident_bytes < before_bytes + 64 * MIB

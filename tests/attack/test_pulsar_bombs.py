@@ -21,9 +21,9 @@ from penstock.cli.remoting import RemotingClient
 from penstock.wire.pulsar.metadata import read_metadata
 
 MIB = 1024 * 1024
-BOMB_BYTES = 256 * MIB
+BOMB_BYTES = 128 * MIB
 """What a bomb becomes when somebody lets it."""
-PEAK_BYTES_MAX = 96 * MIB
+PEAK_BYTES_MAX = 32 * MIB
 """Far below one bomb; readers may have a message of the largest size in each of their stages."""
 QUEUE = "bombs"
 TOPIC = f"persistent://public/default/{QUEUE}"
