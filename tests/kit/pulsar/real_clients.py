@@ -160,6 +160,9 @@ class RealClients:
         self._threads.append(thread)
 
     def _has_all(self) -> bool:
+        total = sum(self._sent.values())
+        if min(map(len, self.taken.values())) < total:
+            return False
         wanted = {f"{name}:{each}" for name, count in self._sent.items() for each in range(count)}
         return all(wanted <= set(taken) for taken in self.taken.values())
 
