@@ -293,10 +293,12 @@ class Engine:
         policy: TopicPolicy | None = None,
         is_durable: bool = True,
         maker: str = "",
+        protocol: str = "",
     ) -> Topic:
         """A new topic; raises ``AlreadyExists``. Durable once ``after_durable`` calls back.
 
-        ``maker`` is whom its queues are counted for (``flow/reserve.py``).
+        ``maker`` is whom its queues are counted for (``flow/reserve.py``), ``protocol`` whose
+        clients it is for in the first place.
         """
         topic = self._registry.create_topic(
             name,
@@ -304,6 +306,7 @@ class Engine:
             policy=policy or TopicPolicy(),
             is_durable=is_durable,
             maker=maker,
+            protocol=protocol,
         )
         for watcher in self._creation_watchers:
             watcher(topic)

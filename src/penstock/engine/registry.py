@@ -55,6 +55,7 @@ class TopicRow(msgspec.Struct, frozen=True, omit_defaults=True):
     queues: list[int]
     policy: TopicPolicy
     is_terminated: bool = False
+    protocol: str = ""
 
 
 class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,6 +101,7 @@ class Registry:
         policy: TopicPolicy,
         is_durable: bool,
         maker: str = "",
+        protocol: str = "",
     ) -> Topic:
         """A new topic; a topic with priorities has a queue for each of them (D10)."""
         if name.domain != PERSISTENT:
@@ -112,6 +114,7 @@ class Registry:
         self._reserve.made(maker, queues)
         new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
         topic = Topic(TopicId(new_id("topic")), name, policy, is_durable=is_durable)
+        topic.protocol = protocol
         topic.touch(self._chain.now_ms)
         for _ in range(queues):
             self._add_queue(topic)
@@ -201,6 +204,7 @@ class Registry:
                 [queue.queue_id for queue in topic.queues],
                 topic.own_policy,
                 topic.is_terminated,
+                topic.protocol,
             )
             self._definitions.put(TOPIC_KIND, str(topic.topic_id), msgspec.json.encode(row))
             self._chain.request_turn()

@@ -63,7 +63,7 @@ def _restore_topics(registry: Registry, store: Store) -> dict[int, Topic]:
         row = _decoded(body, TopicRow, f"topic {key}")
         name = TopicName(row.space, row.name)
         topic = Topic(TopicId(row.topic_id), name, row.policy, is_durable=True)
-        topic.is_terminated = row.is_terminated
+        topic.is_terminated, topic.protocol = row.is_terminated, row.protocol
         for queue_id in row.queues:
             try:
                 registry.make_queue(topic, queue_id)

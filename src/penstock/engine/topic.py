@@ -127,6 +127,7 @@ class Topic:
         "overlay",
         "own_policy",
         "policy",
+        "protocol",
         "queues",
         "subscriptions",
         "topic_id",
@@ -144,6 +145,8 @@ class Topic:
         self.policy = policy
         """In effect: its own, and what is laid over that (``Engine.overlay_policies``)."""
         self.is_durable = is_durable
+        self.protocol = ""
+        """Whose clients made it, if that matters to their adapter; stored."""
         self.queues: tuple[Queue, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None

@@ -318,6 +318,9 @@ class PulsarSettings:
         "delete_when_subscriptions_caught_up",
     )
     inactive_topics_s_max: int = setting(60, "They go after so many seconds")
+    delete_inactive_partitioned_topics: bool = setting(
+        False, "Partitioned ones, too, as a whole; who uses one then makes it anew, as they come"
+    )
     compaction_keys_max: int = setting(
         250_000,
         "Keys of a topic that is compacted; with more it is not. Some 300 bytes each while it runs",

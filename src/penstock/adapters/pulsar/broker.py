@@ -71,7 +71,7 @@ class PulsarBroker:
         self.schemas: Final = SchemaRegistry(engine, clock, self.namespaces)
         self.watches: Final = TopicWatches(engine, clock, self.topics)
         self.timers.add(self.watches)
-        self.timers.add(InactiveTopics(engine, self.namespaces, self.topics, clock.monotonic_ms()))
+        self.timers.add(InactiveTopics(engine, clock, self.namespaces, self.topics, self.settings))
         self.may_consume: MayConsume = everybody_may
         """Asked first by every SUBSCRIBE (B34)."""
         self._producers_named = 0

@@ -36,6 +36,9 @@ PARTITIONED_KIND: Final = "pulsar.partitioned"
 
 NOT_PARTITIONED: Final = 0
 
+PROTOCOL: Final = "pulsar"
+"""Of topics that Pulsar's clients made (``Topic.protocol``)."""
+
 Listed = Literal["persistent", "non-persistent", "all"]
 
 
@@ -330,7 +333,7 @@ class PulsarTopics:
         if name.domain == NON_PERSISTENT:
             self._engine.non_persistent.create(name, queues=queues)
         else:
-            self._engine.create_topic(name, queues=queues, maker=maker)
+            self._engine.create_topic(name, queues=queues, maker=maker, protocol=PROTOCOL)
 
     def _forget(self, topic: PulsarTopic) -> None:
         if self._used.get(topic.name) is topic:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kit.pulsar.bench import PulsarBench
+from kit.pulsar.bench import PulsarBench, message_tail
 from penstock.adapters.pulsar import inactive as room
 from penstock.adapters.pulsar.inactive import CAUGHT_UP, LOOK_MS
-from penstock.adapters.pulsar.namespaces import InactiveTopicRule
+from penstock.adapters.pulsar.namespaces import InactiveTopicRule, RetentionRule
 from penstock.adapters.pulsar.naming import parse_name
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
@@ -30,6 +30,12 @@ def produce(client, topic=TOPIC, producer_id=1):
 
 def close_producer(client):
     client.call("CLOSE_PRODUCER", producer_id=1, request_id=2)
+
+
+def made(bench, name=NAME):
+    """A topic that a client of Pulsar made, which is gone."""
+    bench.broker.topics.create(parse_name(f"persistent://public/default/{name.name}"))
+    return bench.engine.topic(name)
 
 
 def is_there(bench, name=NAME):
@@ -125,13 +131,26 @@ def test_a_subscription_that_has_acked_all_keeps_it_only_if_the_mode_says_so(del
 def test_subscriptions_of_others_always_keep_it(deleting):
     rule = InactiveTopicRule(CAUGHT_UP, SECONDS, True)
     deleting.broker.namespaces.set_policies("public/default", inactive_topic=rule)
-    deleting.reader(deleting.engine.create_topic(NAME), "rocketmq/group")
+    deleting.reader(made(deleting), "rocketmq/group")
     deleting.pass_time(2 * LONG_MS)
     assert is_there(deleting)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_topics_that_another_protocol_made_stay(deleting, restarts):
+    deleting.engine.create_topic(NAME)
+    other = topic_name("theirs")
+    made(deleting, other)
+    deleting.settle()
+    if restarts:
+        deleting.stop()
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+    assert not is_there(deleting, other)
+
+
 def test_who_publishes_by_another_way_keeps_it(deleting):
-    topic, channel = deleting.engine.create_topic(NAME), deleting.channel()
+    topic, channel = made(deleting), deleting.channel()
     for number in range(4):
         deleting.pass_time(LONG_MS // 2)
         deleting.publish(channel, topic, b"%d" % number)
@@ -144,16 +163,82 @@ def test_partitioned_topics_stay(deleting):
     assert is_there(deleting)
 
 
+@pytest.fixture
+def deleting_all():
+    """The same, with partitioned topics."""
+    settings = PulsarSettings(
+        delete_inactive_topics=True,
+        inactive_topics_s_max=SECONDS,
+        delete_inactive_partitioned_topics=True,
+    )
+    return PulsarBench(Settings(pulsar=settings))
+
+
+def test_a_partitioned_topic_goes_as_a_whole_where_that_is_set(deleting_all):
+    deleting_all.broker.topics.create(parse_name(TOPIC), 3)
+    deleting_all.pass_time(LONG_MS)
+    assert not is_there(deleting_all)
+
+
+def test_a_partition_in_use_keeps_all_of_them(deleting_all):
+    deleting_all.broker.topics.create(parse_name(TOPIC), 3)
+    client = deleting_all.client()
+    produce(client, f"{TOPIC}-partition-1")
+    for _ in range(4):
+        deleting_all.pass_time(LONG_MS // 2)
+        client.say("PONG")
+    assert is_there(deleting_all)
+    client.vanish()
+    deleting_all.pass_time(LONG_MS)
+    assert not is_there(deleting_all)
+
+
+def test_a_message_that_waits_for_its_time_keeps_its_topic(deleting):
+    rule = InactiveTopicRule(CAUGHT_UP, SECONDS, True)
+    deleting.broker.namespaces.set_policies("public/default", inactive_topic=rule)
+    client = deleting.client()
+    produce(client)
+    client.call("SUBSCRIBE", topic=TOPIC, subscription="s", subType="Shared", consumer_id=1,
+                request_id=1)  # fmt: skip
+    client.say("FLOW", consumer_id=1, messagePermits=10)
+    at_ms = deleting.clock.wall_ms() + 3_600_000
+    client.publish(1, 0, tail=message_tail(0, b"later", deliver_at_time=at_ms))
+    client.heard()
+    client.vanish()
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+
+@pytest.mark.parametrize(("minutes", "stays"), [(-1, True), (60, True), (0, False)])
+def test_what_retention_keeps_is_not_deleted_with_its_topic(deleting, minutes, stays):
+    rule = RetentionRule(minutes, -1 if minutes else 0)
+    deleting.broker.namespaces.set_policies("public/default", retention=rule)
+    made(deleting)
+    deleting.pass_time(10 * LONG_MS)
+    assert is_there(deleting) is stays
+    if minutes > 0:
+        deleting.advance(minutes * 60_000)
+        deleting.pass_time(2 * LOOK_MS)
+        assert not is_there(deleting)
+
+
+def test_a_compacted_topic_stays(deleting):
+    made(deleting)
+    deleting.broker.compaction.start(parse_name(TOPIC))
+    deleting.pass_time(2 * LONG_MS)
+    assert is_there(deleting)
+
+
 def test_a_look_at_many_topics_goes_in_pieces(deleting, monkeypatch):
     monkeypatch.setattr(room, "TOPICS_AT_ONCE", 3)
     for number in range(10):
-        deleting.engine.create_topic(topic_name(f"t{number}"))
+        made(deleting, topic_name(f"t{number}"))
     looks = []
     look = room.InactiveTopics._look
 
     def note(task, topic, now_ms):
         looks.append(now_ms)
-        look(task, topic, now_ms)
+        return look(task, topic, now_ms)
 
     monkeypatch.setattr(room.InactiveTopics, "_look", note)
     deleting.pass_time(LOOK_MS)
