@@ -7,8 +7,9 @@ from kit.batches import WIRE, BatchFacts, batch, numbered
 from kit.workbench import Workbench
 from penstock.engine import turn
 from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.ports import Publication
 from penstock.engine.registry import TOPIC_KIND
-from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.engine.topic import DirectRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.errors import AlreadyExists, LogCorrupt
 from penstock.model.ids import is_transient_id
@@ -365,3 +366,31 @@ def test_who_waits_for_nothing_new_is_called_after_a_crash_that_lost_a_definitio
     bench.settle()
 
     assert called == [True]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_whose_topic_it_is_comes_back(bench, end):
+    bench.engine.create_topic(topic_name("theirs"), protocol="pulsar")
+    bench.topic("ours")
+    bench.settle()
+    getattr(bench, end)()
+
+    assert {name: each.protocol for name, each in by_name(bench).items()} == {
+        "theirs": "pulsar", "ours": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
+def test_places_that_were_given_come_back(bench, end):
+    topic = bench.topic()
+    record = neutral_record(b"placed")
+    record.reshape(flags=int(RecordFlag.PLACED))
+    placed = Publication(record, first_offset=41, route=DirectRoute(topic.queues[0]))
+    bench.channel().publish([placed])
+    bench.settle()
+    assert placed.offset == 41
+    getattr(bench, end)()
+
+    index = by_name(bench)["orders"].queues[0].index
+    assert [entry[1] for entry in index.entries(0, 10)] == [41]
+    assert index.next_offset == 42

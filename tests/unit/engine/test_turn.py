@@ -100,6 +100,19 @@ def chores(bench):
         bench.settle()
 
 
+def test_segments_stay_as_long_as_somebody_keeps_their_records():
+    bench = small_segments()
+    topic = bench.topic()
+    (queue,) = topic.queues
+    queue.kept_from = 100
+    fill(bench, topic)
+    chores(bench)
+    assert 0 < queue.index.min_offset <= 100
+    queue.kept_from = None
+    chores(bench)
+    assert queue.index.min_offset > 100
+
+
 def test_segments_go_when_every_cursor_has_passed_them():
     bench = small_segments()
     topic = bench.topic()

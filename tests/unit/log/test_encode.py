@@ -267,3 +267,36 @@ def test_stamped_records_are_packed_by_their_shape_and_others_one_by_one():
     assert packing_of(Shape(**dict(zip(STAMPS, (4, 12, 32), strict=True))), 40) is not None
     for places in ((4, 12, 33), (12, 4, 20), (4, 11, 20), (4, 12, -1), (-1, 4, 12)):
         assert packing_of(Shape(**dict(zip(STAMPS, places, strict=True))), 40) is None, places
+
+
+def test_a_record_with_a_place_gets_it_and_leaves_a_hole():
+    (index,) = new_queues(1)
+    wanted = [0, 7, 8, 20, 15]
+    batch = [
+        Appending(
+            _with(neutral_record(b"x"), flags=int(RecordFlag.PLACED), messages=3),
+            (index,),
+            first_offset=offset,
+        )
+        for offset in wanted
+    ]
+    done = staged([Appending(neutral_record(b"plain"), (index,)), *batch])
+    take_in(done)
+
+    # The place is a wish: what is given out is given out.
+    firsts = [entry[1] for entry in index.entries(0, 100)]
+    assert firsts == [0, 1, 7, 10, 20, 23]
+    assert index.next_offset == 26
+    assert [entry[1] for entry in index.entries(2, 2)] == [1, 7]
+    assert [entry[1] for entry in index.entries(5, 1)] == [7]
+
+
+def test_a_place_that_was_not_written_is_free_again():
+    (index,) = new_queues(1)
+    placed = Appending(
+        _with(neutral_record(b"x"), flags=int(RecordFlag.PLACED)), (index,), first_offset=9
+    )
+    staged([placed]).undo([placed])
+    take_in(staged([Appending(neutral_record(b"plain"), (index,))]))
+
+    assert [entry[1] for entry in index.entries(0, 10)] == [0]

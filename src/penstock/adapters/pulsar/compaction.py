@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -95,7 +96,7 @@ READ_BYTES: Final = 256 * 1024
 STEP_BYTES: Final = 16 * 1024
 """Reading so much counts as much as looking at a message."""
 PASSED_ENTRIES: Final = 256
-PASSED_STEPS: Final = 16
+PASSED_STEPS: Final = 32
 """Entries that are passed over in one go, and what that counts."""
 COPIES_AT_A_TIME: Final = 100
 UNCONFIRMED_BYTES_MAX: Final = 1 << 20
@@ -464,15 +465,36 @@ class _Run:
     # Copy.
 
     def _copy(self, queue: Queue, offset: int, end: int) -> Steps:
-        survivors = self._newest.survivors
+        has_some = self._newest.survivors.has_some
         while offset < end:
             entries = queue.index.entries(offset, PASSED_ENTRIES)
             offset = entries[-1][1] + entries[-1][5] if entries else end
             yield PASSED_STEPS
-            for entry in entries:
-                alive = survivors.within(entry[1], entry[1] + entry[5]) if entry[1] < end else []
-                if alive:
-                    yield from self._copy_entry(queue, entry, alive)
+            wanted = [
+                each for each in entries if each[1] < end and has_some(each[1], each[1] + each[5])
+            ]
+            while wanted:
+                found = self._read(queue, wanted)
+                for record, entry in zip(found, wanted, strict=False):
+                    yield 1 + len(record.origin) // STEP_BYTES
+                    yield from self._copy_entry(entry, record)
+                # What cannot be read any more is left out.
+                del wanted[: max(1, len(found))]
+
+    def _read(self, queue: Queue, entries: list[IndexEntry]) -> list[Record]:
+        """The records of the first of these entries, as many as follow each other there."""
+        first, end, messages = entries[0][1], entries[0][1], 0
+        for entry in entries[:READ_MESSAGES]:
+            if entry[1] != end:
+                break
+            end = entry[1] + entry[5]
+            messages += entry[5]
+        pull = Pull(self, queue, first, messages, READ_BYTES, whole_batches=True)
+        found = self._engine.pulls.read(pull)
+        pairs = zip(found.entries, entries, strict=False)
+        # Behind one that is gone others would be taken for it.
+        same = sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1][1], pairs))
+        return found.records[:same]
 
     def _open(self) -> None:
         """A queue for the copies, beside that of the last view."""
@@ -485,34 +507,29 @@ class _Run:
         connection = engine.connect(CONNECTION_ID, self, "pulsar-compaction", options)
         self._channel = connection.open_channel("1")
 
-    def _copy_entry(self, queue: Queue, entry: IndexEntry, alive: list[int]) -> Steps:
+    def _copy_entry(self, entry: IndexEntry, record: Record) -> Steps:
         """What survives of an entry: all of it as it is, or some of its messages, each by itself.
 
         What would not fit into a frame by itself stays in its batch, with its companions.
         """
         first, messages = entry[1], entry[5]
-        pull = Pull(self, queue, first, 1, whole_batches=True)
-        found = self._engine.pulls.read(pull)
-        if not found.records or found.entries[0][1] != first:
-            return  # it cannot be read any more
-        record = found.records[0]
-        yield 1 + len(record.origin) // STEP_BYTES
-        singles: list[tuple[int, Record]] = []
-        if len(alive) < messages:
-            wanted = set(alive)
+        survivors, singles = self._newest.survivors, []
+        if messages > 1:
             try:
                 batch = BatchPayload(record, self._settings.max_message_size)
                 for message in batch:
-                    if first + message.number in wanted:
+                    if first + message.number in survivors:
                         single = batch.alone(message)
                         single.born_ms = single.born_ms or record.born_ms
                         singles.append((first + message.number, single))
                     yield 1
             except ValueError:
-                singles = singles or [(first, record)]
+                pass  # what was found before it, if anything, is all that clients can read
             if any(len(each.origin) > self._settings.max_message_size for _, each in singles):
-                singles = []
-        for offset, each in singles or [(first, record)]:
+                singles.clear()
+        if len(singles) in (0, messages):
+            singles = [(first, record)]
+        for offset, each in singles:
             self._add(offset, each)
             yield from self._send()
 

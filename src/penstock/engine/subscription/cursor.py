@@ -872,6 +872,18 @@ class OffsetSet:
         page, bit = divmod(offset, PAGE_BITS)
         return bool(self._pages.get(page, 0) >> bit & 1)
 
+    def has_some(self, start: int, end: int) -> bool:
+        """Whether any is in [start, end)."""
+        page, bit = divmod(start, PAGE_BITS)
+        if end - start <= PAGE_BITS - bit:
+            return bool(self._pages.get(page, 0) >> bit & (1 << end - start) - 1)
+        if self._pages.get(page, 0) >> bit:
+            return True
+        last, bit = divmod(end, PAGE_BITS)
+        if self._pages.get(last, 0) & (1 << bit) - 1:
+            return True
+        return any(each in self._pages for each in range(page + 1, last))
+
     def within(self, start: int, end: int) -> list[int]:
         """Those in [start, end)."""
         pages: Collection[int] = range(start // PAGE_BITS, -(-end // PAGE_BITS))

@@ -31,6 +31,7 @@ C, F, A, D = (
 )
 T, N, P = "test_topics::", "test_connection::", "test_pressure::"
 PY = "test_python_client::"
+K, L, U = "test_compaction::", "test_topic_life::", "test_inactive::"
 
 CLIENTS = "the client's: the broker serves it"
 
@@ -357,7 +358,44 @@ RULES = {
     "2.8 subscribe rate": [
         C + "test_a_consumer_that_comes_too_often_is_limited_for_the_rest_of_the_period"
     ],
+    "2.8 time to live": [
+        L + "test_a_time_to_live_acks_what_is_older_on_every_subscription_without_consumers",
+        L + "test_what_is_too_old_is_not_delivered_to_who_comes_later",
+        L + "test_who_has_a_message_that_gets_too_old_may_ack_it_and_it_does_not_come_again",
+        L + "test_what_a_time_to_live_acked_stays_acked",
+    ],
+    "2.8 retention": [
+        L + "test_what_all_have_acked_goes_without_retention",
+        L + "test_retention_keeps_what_is_acked_for_readers_and_for_seek",
+        L + "test_after_its_time_retention_keeps_no_longer",
+        L + "test_retention_by_size_keeps_the_newest",
+    ],
+    "2.8 inactive topics": [
+        U + "test_a_topic_that_nobody_uses_is_deleted_after_its_time",
+        U + "test_a_subscription_that_has_acked_all_keeps_it_only_if_the_mode_says_so",
+        U + "test_topics_that_another_protocol_made_stay",
+        U + "test_a_partitioned_topic_goes_as_a_whole_where_that_is_set",
+        U + "test_what_retention_keeps_is_not_deleted_with_its_topic",
+    ],
+    "2.8 compaction: newest per key, deletions, no key": [
+        K + "test_the_newest_message_of_each_key_survives_in_the_order_of_the_topic",
+        K + "test_a_null_value_and_an_empty_payload_delete_their_keys",
+        K + "test_messages_without_a_key_are_dropped",
+        "test_compaction_model::test_readers_see_the_newest_of_each_key_and_then_the_tail",
+    ],
+    "2.8 compaction: batches": [
+        K + "test_of_a_batch_that_survives_in_part_each_survivor_is_an_entry_at_its_place",
+        K + "test_a_batch_that_survives_as_a_whole_is_passed_on_byte_for_byte",
+        K + "test_an_encrypted_batch_is_kept_as_it_is",
+    ],
+    "2.8 compaction: the view, then the tail": [
+        K + "test_what_comes_after_it_is_the_tail_and_comes_as_it_is",
+        K + "test_a_durable_subscription_reads_it_once_and_goes_on_where_it_acked",
+        K + "test_the_last_message_id_is_that_of_the_last_survivor",
+        K + "test_the_view_and_who_reads_it_survive",
+    ],
     "2.8 terminate": [
+        L + "test_all_consumers_of_a_subscription_that_has_acked_all_hear_of_the_end",
         A + "test_the_end_of_a_topic_is_told_when_all_is_acked",
         A + "test_the_end_of_a_topic_is_not_told_to_who_does_not_know_it",
         "test_producer::test_a_terminated_topic_says_so",

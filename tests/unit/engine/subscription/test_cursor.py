@@ -231,6 +231,8 @@ def test_a_set_of_offsets_is_a_set(steps):
             model.add(offset)
         assert (list(offsets), offsets.count) == (sorted(model), len(model))
         assert sorted(offsets.within(200, 700)) == sorted(at for at in model if 200 <= at < 700)
+        for start, end in ((200, 700), (200, 201), (255, 257), (256, 512), (offset, offset + 300)):
+            assert offsets.has_some(start, end) is any(start <= at < end for at in model)
 
 
 # ---- body bytes ---------------------------------------------------------------------------------

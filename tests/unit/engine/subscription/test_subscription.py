@@ -384,3 +384,76 @@ def test_what_nobody_reads_waits_and_a_purge_ends_it(bench):
     bench.turns()
     bench.advance(200)
     assert reader.unserved_ms == 200
+
+
+# ---- by another index ---------------------------------------------------------------------------
+
+
+class EverySecond:
+    """An index of every second entry of another."""
+
+    def __init__(self, index):
+        self.index = index
+        self.min_offset = 0
+
+    @property
+    def next_offset(self):
+        return self.index.next_offset
+
+    def entries(self, from_offset, count_max):
+        found = self.index.entries(from_offset, 2 * count_max)
+        return [entry for entry in found if entry[1] % 2 == 0][:count_max]
+
+    def plain_run(self, from_offset, count_max):
+        return None
+
+    def search_time(self, store_ms):
+        return self.index.search_time(store_ms)
+
+    def bytes_between(self, start, end):
+        return self.index.bytes_between(start, end) // 2
+
+
+def test_by_another_index_what_it_leaves_out_is_passed_over_and_settled(host, queue):
+    subscription = subscribe(host, queue)
+    subscription.read_by(1, EverySecond(queue.index))
+    taker = consume(subscription, name="c")
+    host.run()
+    assert taker.offsets == [0, 2, 4]
+    taker.settle(*taker.deliveries)
+
+    assert subscription.low_mark(1) == 6
+    again = subscribe(host, queue, is_new=False)
+    for settlement in host.save():
+        again.apply(settlement)
+    assert again.low_mark(1) == 6
+
+
+def test_another_index_is_read_from_the_low_mark_on(host, queue):
+    subscription = subscribe(host, queue)
+    taker = consume(subscription, name="c")
+    host.run()
+    taker.settle(taker.deliveries[0], taker.deliveries[4])
+    subscription.detach(taker.consumer)
+    subscription.read_by(1, EverySecond(queue.index))
+    second = consume(subscription, name="d")
+    host.run()
+
+    assert second.offsets == [2]
+    subscription.detach(second.consumer)
+    subscription.read_by(1, None)
+    third = consume(subscription, name="e")
+    host.run()
+    # What was passed over before counts as settled.
+    assert third.offsets == [2]
+
+
+def test_what_is_in_flight_stays_there_when_the_index_changes(host, queue):
+    subscription = subscribe(host, queue)
+    taker = consume(subscription, Window(2), name="c")
+    host.run()
+    subscription.read_by(1, EverySecond(queue.index))
+    taker.settle(*taker.deliveries)
+    host.run()
+
+    assert taker.offsets == [0, 1, 2, 4]
