@@ -2,7 +2,8 @@
 
 Every state is brought about over a socket, in a broker that runs, and looked for in ``/api/flow``
 and in the sentences of ``why``: which consumer, of which subscription, for what reason, and on whom
-it depends.
+it depends. What is said is of the last moments (``server/view.py``: a page is as old as it takes to
+make a few of them); only a machine that is drowned in other work makes a test wait for it.
 """
 
 import itertools
@@ -17,8 +18,6 @@ from kit.pulsar_peer import PulsarPeer, PulsarRest
 from penstock.cli.why import command
 from penstock.testing.running import eventually, running_broker
 
-ASKED_SECONDS_MAX = 2.0
-"""Within that time the answer is there."""
 HOUR_MS = 3_600_000
 LARGE = b"x" * 100_000
 
@@ -91,8 +90,7 @@ class Place:
         """Those are soon the reasons for which a consumer gets nothing; what ``why`` says."""
         eventually(
             lambda: self.seen(name)["blocked_by"] == list(reasons),
-            ASKED_SECONDS_MAX,
-            f"{name} gets nothing because of {reasons}; {self.seen(name)}",
+            what=f"{name} gets nothing because of {reasons}; {self.seen(name)}",
         )
         return self.about(self.seen(name)["name"])
 
@@ -108,7 +106,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def broker():
-    with running_broker() as started:
+    with running_broker("--set", "pulsar.active_consumer_failover_delay_ms=100") as started:
         yield started
 
 
@@ -261,14 +259,24 @@ def test_another_consumer_is_active(place):
     place.publish(b"x")
     ann = place.consumer("ann", "Failover")
     place.consumer("ben", "Failover")
-    said = place.withheld("ann", "inactive")
-    assert said.endswith("is to take over in a moment.")
-    assert "another consumer is to take over first (consumers ann of clerks" in place.finding()
     ann.peer.expect("active_consumer_change", is_active=True)
     ann.message()
     said = place.withheld("ben", "inactive")
     assert re.search(r" stands by: another is active \(for consumer ann of clerks, .*\)\.", said)
     assert not place.finding(), "the active one has taken all there is"
+
+
+@pytest.mark.parametrize(
+    "small", [("pulsar.active_consumer_failover_delay_ms=600000",)], indirect=True
+)
+def test_another_consumer_is_to_take_over_first(small):
+    small.partitioned()
+    small.publish(b"x")
+    small.consumer("ann", "Failover")
+    small.consumer("ben", "Failover")
+    assert small.withheld("ann", "inactive").endswith("is to take over in a moment.")
+    assert re.search(r"stands by: .* \(for consumer ann of cl", small.withheld("ben", "inactive"))
+    assert "another consumer is to take over first (consumers ann of clerks" in small.finding()
 
 
 def test_who_stands_by_says_in_which_partition(place):
@@ -287,7 +295,7 @@ def test_who_stands_by_says_in_which_partition(place):
         return {each["name"].partition(" on ")[0] for each in found}
 
     wanted = {"ben of clerks, partition 0,", "ann of clerks, partition 1,"}
-    eventually(lambda: standing() == wanted, ASKED_SECONDS_MAX)
+    eventually(lambda: standing() == wanted)
 
 
 def test_nothing_to_read(place):
@@ -328,7 +336,7 @@ def test_a_producer_held_by_a_quota_is_named_with_who_has_not_acked(place):
         rf"backlog of topic '{place.name}' holds \d+ bytes, quota 5000 \(hold\); "
         "subscription pulsar/clerks has not settled it"
     )
-    ((_, reason, culprit),) = eventually(lambda: held_rows(place, stage), ASKED_SECONDS_MAX)
+    ((_, reason, culprit),) = eventually(lambda: held_rows(place, stage))
     assert reason == "quota"
     assert re.fullmatch(wanted, culprit)
     said = place.about(stage)
@@ -345,7 +353,7 @@ def test_a_producer_held_by_a_rate_is_named(place):
         producer.send()
     other.send()
     stage = f"till/producer shop of {place.name}"
-    rows = eventually(lambda: held_rows(place, stage), ASKED_SECONDS_MAX)
+    rows = eventually(lambda: held_rows(place, stage))
     assert rows == [("channel", "rate", f"publish rate of topic '{place.name}' is used up")]
     assert f"{stage} is held by a limit (rate): publish rate of topic" in place.about(stage)
     assert not held_rows(place, "producer news")
@@ -359,7 +367,7 @@ def test_a_producer_held_by_an_alarm_is_named_with_it(place):
         producer = place.peer().producer(place.topic, "shop")
         producer.send()
         stage = f"till/producer shop of {place.name}"
-        rows = eventually(lambda: held_rows(place, stage), ASKED_SECONDS_MAX)
+        rows = eventually(lambda: held_rows(place, stage))
         assert [row[:2] for row in rows] == [("channel", "disk")]
         first, _, who, alarm, *_ = place.asked().splitlines()
         assert first.startswith("The disk alarm holds 1 publishing connection: ")
@@ -380,6 +388,6 @@ def test_names_are_those_that_clients_gave(place):
         found = [each for each in found if f"{host}:{port}" in each]
         return found if len(found) == 2 else None
 
-    connection, producer = eventually(names, ASKED_SECONDS_MAX)
+    connection, producer = eventually(names)
     assert re.fullmatch(rf"pulsar-\d+ {host}:{port} till", connection)
     assert producer == f"{connection}/producer shop of {place.name}"
