@@ -214,8 +214,10 @@ def attach(world: World) -> None:
 def _refusal(world: World, newcomer: SimConsumer, mode: Mode) -> RefusalReason | None:
     """What it must be told: another type is for a queue that nobody is attached to."""
     following = newcomer.following
-    for queue_id in newcomer.reads:
-        if any(queue_id in each.reads for each in _takers(world, following)):
+    taken = {queue_id for each in _takers(world, following) for queue_id in each.reads}
+    # Of several queues that would refuse it, the first of the subscription speaks.
+    for queue_id in newcomer.subscription.queue_ids:
+        if queue_id in newcomer.reads and queue_id in taken:
             if following.modes[queue_id] is not mode:
                 return RefusalReason.MODE
             if mode is Mode.EXCLUSIVE:
