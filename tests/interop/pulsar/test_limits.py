@@ -1,5 +1,6 @@
 """Quotas, rates, delays, TTL, topics without a log (observations 11)."""
 
+import contextlib
 import time
 
 import pytest
@@ -88,15 +89,19 @@ def test_a_quota_by_age(pulsar, peer):
     pulsar.peer().consumer(topic, "s")
     producer = peer.producer(topic)
     producer.publish()
-    time.sleep(3 if pulsar.is_real else 1.5)
-    producer.send()
     if pulsar.is_real:
-        producer.receipt()
+        time.sleep(3)
+        producer.publish()
         peer.expect_nothing()
         peer.producer(topic)
-    else:
-        peer.expect("close_producer", producer_id=producer.id, request_id=NONE)
-        peer.no_producer("ProducerBlockedQuotaExceededException", FULL, topic)
+        return
+
+    def is_closed():
+        producer.send()
+        return peer.receive().kind == "close_producer"
+
+    pulsar.eventually(is_closed, "its oldest message is too old")
+    peer.no_producer("ProducerBlockedQuotaExceededException", FULL, topic)
 
 
 def test_readers_alone_make_no_backlog(pulsar, peer):
@@ -186,17 +191,26 @@ def test_what_a_rate_stops(pulsar, peer):
 
 
 def test_a_rate_does_not_stop_another_connection_for_long(pulsar, peer):
+    """Another one is not behind the ten seconds' worth that this one has sent."""
     topic = limited(pulsar, messages=10)
     producer = peer.producer(topic)
     other = pulsar.peer().producer(topic)
     if pulsar.is_real:
         time.sleep(1)
-    for _ in range(40):
+    for _ in range(100):
         producer.send()
     producer.receipt()
-    began = time.monotonic()
     other.publish()
-    assert time.monotonic() - began < 1.5
+    assert answered(peer) < 90
+
+
+def answered(peer):
+    """Frames that have come by now."""
+    found = 0
+    with contextlib.suppress(TimeoutError):
+        while peer.receive(0.02):
+            found += 1
+    return found
 
 
 def test_a_dispatch_rate_spreads_messages(pulsar, peer):
@@ -232,12 +246,14 @@ def test_a_delayed_message_waits(pulsar, peer, topic, kind):
     assert (-1.1 if pulsar.is_real else -0.05) <= late <= 4
 
 
-def test_a_delay_of_less_than_a_second(pulsar, peer, topic):
-    """Within a tick of one second it is none."""
+def test_a_delay_within_a_tick_is_none(pulsar, peer):
+    """A tick is a second unless a policy says otherwise."""
+    tick = {"active": True, "tickTime": 60_000, "maxDeliveryDelayInMillis": 0}
+    topic = pulsar.topic(namespace=pulsar.namespace(delayedDelivery=tick))
     consumer = peer.consumer(topic, "s", "Shared")
     consumer.flow(10)
     peer.expect_nothing()
-    due = time.time() + 0.9
+    due = time.time() + 30
     sent = pulsar.peer().producer(topic).publish(deliver_at_time=int(due * 1000))
     assert consumer.message().id == sent
     assert time.time() < due

@@ -454,7 +454,7 @@ ROWS = {
         "dispatch rate 10/s (topic)": ("test_limits::test_a_dispatch_rate_spreads_messages",),
         "delayed delivery (Shared, Key_Shared)": (
             "test_limits::test_a_delayed_message_waits",
-            "test_limits::test_a_delay_of_less_than_a_second",
+            "test_limits::test_a_delay_within_a_tick_is_none",
             "test_limits::test_a_delay_means_nothing_to_one_active_consumer",
         ),
         "TTL by REST expireMessages": ("test_limits::test_expiring_by_rest_says_nothing",),
