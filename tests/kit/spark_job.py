@@ -1,9 +1,10 @@
 """A Spark query in a process of its own, to be killed: copies a topic into Parquet files.
 
-    python -m kit.spark_job --endpoint 127.0.0.1:8815 --topic orders --place DIR
+    python -m kit.spark_job --endpoint 127.0.0.1:8815 --topic orders --place DIR [--to TOPIC]
 
 Without ``--result`` it runs until somebody ends it. With it, it goes up to what there is now, and
 then writes the bodies of all rows in the files, one a line: Spark itself says what is in them.
+With ``--to`` the rows go to another topic instead, and the result is what is there.
 """
 
 import argparse
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, required=True)
     parser.add_argument("--rows", help="rows of a batch; by default few, or many to come to an end")
     parser.add_argument("--partitions", default="2")
+    parser.add_argument("--to", help="a topic, instead of files")
     parser.add_argument("--result", type=Path)
     parser.add_argument("--master", default="local[2,4]")
     given = parser.parse_args()
@@ -44,15 +46,24 @@ def main() -> None:
         .option("minPartitions", given.partitions)
         .load()
     )
-    writer = rows.writeStream.format("parquet").option(
-        "checkpointLocation", str(given.place / "checkpoint")
-    )
+    if given.to:
+        rows = rows.select("body")
+        target = {"endpoint": given.endpoint, "topic": given.to}
+        writer = rows.writeStream.format("penstock").options(**target)
+    else:
+        writer = rows.writeStream.format("parquet").option("path", str(given.place / "out"))
+    writer = writer.option("checkpointLocation", str(given.place / "checkpoint"))
     if given.result is not None:
         writer = writer.trigger(availableNow=True)
-    query = writer.start(str(given.place / "out"))
+    query = writer.start()
     query.awaitTermination()
     if given.result is not None:
-        found = spark.read.parquet(str(given.place / "out")).collect()
+        if given.to:
+            written = spark.read.format("penstock").option("endpoint", given.endpoint)
+            table = written.schema("body binary").option("topics", given.to).load()
+        else:
+            table = spark.read.parquet(str(given.place / "out"))
+        found = table.collect()
         given.result.write_text("".join(f"{bytes(each.body).decode()}\n" for each in found))
     spark.stop()
 

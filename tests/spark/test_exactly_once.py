@@ -1,8 +1,8 @@
-"""Every confirmed message is in the files exactly once, whoever is killed.
+"""Every confirmed message is in the files, or in another topic, exactly once, whoever is killed.
 
 A publisher sends numbers, each of them once, and remembers which were confirmed. Spark copies them
-into Parquet files, and at random moments Spark, the broker or both get SIGKILL. A number that was
-not confirmed may be there or not, but never twice.
+into Parquet files or into a topic (staged and committed, D19), and at random moments Spark, the
+broker or both get SIGKILL. A number that was not confirmed may be there or not, but never twice.
 """
 
 import os
@@ -55,9 +55,10 @@ class Publisher(threading.Thread):
 class Job:
     """Spark in a process of its own, with everything that belongs to it."""
 
-    def __init__(self, endpoint, topic, place):
+    def __init__(self, endpoint, topic, place, target):
         self.command = [sys.executable, "-m", "kit.spark_job"]
         self.command += ["--endpoint", endpoint, "--topic", topic, "--place", str(place)]
+        self.command += ["--to", target] if target else []
         self.place = place
         self.process = None
 
@@ -105,7 +106,8 @@ def one_round(job, cluster, victims, chosen, *, is_last):
         job.start()
 
 
-def test_every_confirmed_message_is_written_exactly_once(tmp_path, is_long, chosen_seed):
+@pytest.mark.parametrize("target", ["", "copies"], ids=["files", "topic"])
+def test_every_confirmed_message_is_written_exactly_once(tmp_path, is_long, chosen_seed, target):
     seed = chosen_seed if chosen_seed is not None else random.randrange(10**6)
     print(f"seed {seed}")
     chosen = random.Random(seed)
@@ -113,9 +115,11 @@ def test_every_confirmed_message_is_written_exactly_once(tmp_path, is_long, chos
     (port,) = free_ports(1)
     with penstock_cluster("--flight", str(port)) as cluster:
         cluster.create_topic("numbers", queues=4)
+        if target:
+            cluster.create_topic(target, queues=2)
         publisher = Publisher(cluster.name_server, "numbers")
         publisher.start()
-        job = Job(f"127.0.0.1:{port}", "numbers", tmp_path)
+        job = Job(f"127.0.0.1:{port}", "numbers", tmp_path, target)
         job.start()
         try:
             for number in range(rounds):
