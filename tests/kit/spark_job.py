@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, required=True)
     parser.add_argument("--rows", help="rows of a batch; by default few, or many to come to an end")
     parser.add_argument("--partitions", default="2")
+    parser.add_argument("--zip", help="what executors need, where they have nothing of ours")
     parser.add_argument("--to", help="a topic, instead of files")
     parser.add_argument("--result", type=Path)
     parser.add_argument("--master", default="local[2,4]")
@@ -35,6 +36,8 @@ def main() -> None:
         is_brief=True,
         settings={"spark.master": given.master, "spark.executor.memory": "512m"},
     )
+    if given.zip:
+        spark.sparkContext.addPyFile(given.zip)
     rows = (
         spark.readStream.format("penstock")
         .schema(SCHEMA)

@@ -1,5 +1,8 @@
 """The same query on a Spark standalone cluster: a master and two workers, each a process.
 
+The workers have Python, pyspark and pyarrow, and nothing of ours: what their tasks need comes with
+the query, as the zip of ``penstock spark package``.
+
 Takes half a minute and four JVMs, so it runs with ``--long`` only.
 """
 
@@ -16,6 +19,7 @@ import pytest
 from kit.rocketmq.clusters import free_ports, penstock_cluster
 from penstock.client import Message, Producer
 from penstock.spark.java import use_java
+from penstock.spark.package import write_executor_zip
 from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
@@ -31,12 +35,8 @@ def master(tmp_path):
     port, page = free_ports(2)
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
     address = f"spark://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
-    }
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYTHONPATH", None)
     names = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"]
     names += ["--port", str(port), "--webui-port", str(page)]
     started = []
@@ -68,6 +68,26 @@ def master(tmp_path):
         log.close()
 
 
+def bare_python(directory):
+    """A Python for executors: it finds pyspark and pyarrow, and no other package."""
+    packages = directory / "packages"
+    packages.mkdir()
+    site = Path(pyspark.__file__).parents[1]
+    for name in ("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs"):
+        if (site / name).exists():
+            (packages / name).symlink_to(site / name)
+    real = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    script = directory / "bare-python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{real}" -S "$@"\n')
+    script.chmod(0o755)
+    seen = subprocess.run(
+        [str(script), "-c", "import pyarrow.flight, pyspark; import msgspec"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "No module named 'msgspec'" in seen.stderr, seen.stderr
+    return script
+
+
 def executors(directory):
     """Processes of executors that work below a directory."""
     found = []
@@ -82,7 +102,8 @@ def executors(directory):
     return found
 
 
-def test_a_cluster_reads_the_same_rows_also_when_it_loses_an_executor(master, tmp_path):
+@pytest.mark.parametrize("target", ["", "copies"], ids=["files", "topic"])
+def test_a_cluster_does_the_same_also_when_it_loses_an_executor(master, tmp_path, target):
     (port,) = free_ports(1)
     with penstock_cluster("--flight", str(port)) as cluster:
         cluster.create_topic("numbers", queues=4)
@@ -93,8 +114,17 @@ def test_a_cluster_reads_the_same_rows_also_when_it_loses_an_executor(master, tm
         command = [sys.executable, "-m", "kit.spark_job", "--rows", "200"]
         command += ["--endpoint", f"127.0.0.1:{port}", "--topic", "numbers"]
         command += ["--place", str(tmp_path), "--result", str(result), "--master", master]
+        command += ["--zip", str(write_executor_zip(tmp_path))]
+        if target:
+            cluster.create_topic(target, queues=2)
+            command += ["--to", target]
+        environment = {
+            **os.environ,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(bare_python(tmp_path)),
+        }
         with (tmp_path / "driver.log").open("ab") as log:
-            driver = subprocess.Popen(command, stdout=log, stderr=log)
+            driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         commits = tmp_path / "checkpoint" / "commits"
         try:
             eventually(
@@ -102,7 +132,8 @@ def test_a_cluster_reads_the_same_rows_also_when_it_loses_an_executor(master, tm
                 seconds=300,
             )
             mine = executors(tmp_path)
-            assert len(mine) == 2
+            log_text = (tmp_path / "driver.log").read_text(errors="replace")
+            assert len(mine) == 2, log_text[-3000:]
             os.kill(mine[0], signal.SIGKILL)
             began = time.monotonic()
             code = driver.wait(400)
