@@ -212,6 +212,39 @@ def test_keys_stay_with_their_consumer(connect, topic):
 # ---- redelivery and letters
 
 
+def test_permits_do_not_grow_when_parts_of_batches_come_again(pulsar, client, topic):
+    """The client gives back permits for all of a batch, of which a real Pulsar charged a part.
+
+    There what is unacked falls below zero, too.
+    """
+    consumer = subscribe(
+        client,
+        topic,
+        receiver_queue_size=20,
+        batch_index_ack_enabled=True,
+        negative_ack_redelivery_delay_ms=100,
+    )
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    for _ in range(10):
+        producer.send_async(b"x", None)
+    producer.flush()
+    got = [consumer.receive(SECONDS) for _ in range(10)]
+    for message in got[:5]:
+        consumer.acknowledge(message)
+    pulsar.eventually(lambda: told(pulsar, topic)[0] == 20, "all that was taken is given back")
+    got = got[5:]
+    for _ in range(3):
+        for message in got:
+            consumer.negative_acknowledge(message)
+        got = [consumer.receive(SECONDS) for _ in range(5)]
+    if pulsar.is_real:
+        pulsar.eventually(lambda: told(pulsar, topic)[0] > 20, "they grow")
+    else:
+        pulsar.eventually(lambda: told(pulsar, topic) == (20, 5), "as many as its queue holds")
+
+
 def test_a_negative_ack_brings_the_message_back_with_its_count(client, topic):
     publish(client, topic, [b"x"])
     consumer = subscribe(client, topic, negative_ack_redelivery_delay_ms=100)

@@ -101,7 +101,8 @@ _ALONE: Final = (Mode.EXCLUSIVE, Mode.FAILOVER)
 REPLICATION_PREFIX: Final = "pulsar.repl"
 DEDUPLICATION_NAME: Final = "pulsar.dedup"
 CPP_CLIENT: Final = "Pulsar-CPP"
-"""Drops its connection at REACHED_END_OF_TOPIC, which it does not know how to read."""
+"""Drops its connection at REACHED_END_OF_TOPIC, which it does not know how to read, and counts
+permits in its own way."""
 
 
 class ConsumerCommands:
@@ -343,6 +344,9 @@ class Consumer:
         self._ledger_id = 0
         self._queue_id = QueueId(0)
         self._takes_batches = connection.protocol_version >= ProtocolVersion.BATCHES
+        # Such a client gives back a permit for each message of a batch, also for those it is told
+        # are acked: for others they are not taken.
+        self._pays_for_acked = connection.client_version.startswith(CPP_CLIENT)
         self._is_given_up = False
         """It cannot take what is next."""
         # The ACKs of this read.
@@ -665,6 +669,8 @@ class Consumer:
             settled = self._stored.cursor(delivery.queue_id).settled
             end = delivery.offset + record.messages
             words = ack_set(delivery.offset, settled.unsettled_in(delivery.offset, end))
+            if self._pays_for_acked and self.attached is not None:
+                self.attached.demand.taken(record.messages - delivery.messages, 0)
         frames.append(
             encode_message(
                 self.consumer_id,

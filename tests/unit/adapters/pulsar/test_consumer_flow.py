@@ -521,3 +521,23 @@ def test_chunks_are_not_limited_by_bytes(tight):
         )  # fmt: skip
 
     assert len(ready(client, "Exclusive").flow(100).ids()) == 10
+
+
+@pytest.mark.parametrize(
+    ("version", "cost"), [("Pulsar-CPP-v4.2.0", 10), ("Pulsar-Java-v4.0.8", 5)]
+)
+def test_a_client_that_grants_permits_for_acked_messages_pays_for_them(bench, version, cost):
+    """C++ gives back a permit for every message of a batch, also for those it was told are acked:
+    so its permits would grow without end."""
+    client = bench.client(version)
+    (sent,) = Publisher(client).publish_all(1, messages=10)
+    consumer = ready(client).flow(100)
+    consumer.ids()
+    consumer.ack({"ledgerId": sent[0], "entryId": sent[1], "ack_set": [0b1111100000]})
+    before = consumer.permits
+    consumer.redeliver()
+
+    (found,) = consumer.messages()
+    assert found.ack_set == [992]
+    assert consumer.permits == before - cost
+    assert consumer.unacked == 5

@@ -178,6 +178,9 @@ RULES = {
         F + "test_a_batch_comes_whole_and_permits_go_below_zero"
     ],
     "2.1 minus what is acked of it": [F + "test_a_part_of_a_batch_costs_what_is_left_of_it"],
+    "2.1 a client that returns more than it paid": [
+        F + "test_a_client_that_grants_permits_for_acked_messages_pays_for_them"
+    ],
     "2.1 permits die with the consumer": [
         F + "test_permits_die_with_the_consumer",
         F + "test_a_cut_connection_leaves_the_place_and_no_permits_20_times",
