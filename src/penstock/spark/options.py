@@ -387,7 +387,7 @@ SINK_OPTIONS: Final[OptionTable] = {
     "retryTimeout": ("retry_s", seconds),
     "commitTimeout": ("commit_s", seconds),
 }
-SPARKS_OWN: Final = frozenset(("checkpointlocation", "path"))
+SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "queryname"))
 """What Spark hands a sink beside its own options."""
 
 

@@ -143,6 +143,11 @@ def test_options_that_cannot_be_are_refused_in_words(options, words):
     assert words in str(caught.value)
 
 
+def test_what_spark_itself_hands_a_sink_is_no_option_of_ours():
+    given = {"topic": "out", "checkpointLocation": "c", "queryName": "q", "path": "p"}
+    assert read_sink_options(given) == read_sink_options({"topic": "out"})
+
+
 def test_the_sink_is_called_after_its_target_unless_it_has_a_name():
     assert read_sink_options({"topic": "out"}).name == "out"
     assert read_sink_options({"topic": "out", "sink": "second"}).name == "second"
