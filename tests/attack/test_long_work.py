@@ -13,10 +13,13 @@ import urllib.request
 import pika
 import pytest
 
+from kit.pulsar_payload import PulsarMessage, batch_tail
+from kit.pulsar_peer import PulsarPeer, PulsarRest
 from penstock.bulk.client import BulkClient
 from penstock.bulk.tickets import BulkError
 from penstock.cli.remoting import RemotingClient
 from penstock.model.queries import LeaseRequest
+from penstock.testing.running import eventually
 from penstock.wire.rocketmq.bodies import encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -144,4 +147,27 @@ def test_publishers_are_confirmed_while_thousands_of_queues_are_imported(attack)
         # 4,000 queues are 330 pieces or more; somebody else had a turn between most of them.
         assert turns_of(victim) - before >= 100
         assert confirmed >= 20
+        victim.serves()
+
+
+def test_a_large_topic_is_compacted_over_many_turns(attack):
+    topic, place = "persistent://public/default/large", "persistent/public/default/large/compaction"
+    with attack() as victim:
+        with PulsarPeer(victim.broker.address("pulsar"), seconds=PATIENCE_S) as peer:
+            peer.connect()
+            producer = peer.producer(topic)
+            for number in range(40):
+                keys = [PulsarMessage(b"x", f"k{number * 250 + each}") for each in range(500)]
+                tail = batch_tail(*keys)
+                peer.command("send", tail, producer_id=producer.id, sequence_id=number)
+                producer.receipt()
+        rest = PulsarRest(f"http://{victim.broker.endpoints['pulsar_http']}")
+        before = turns_of(victim)
+        assert rest.put(place).status == 204
+        victim.serves()
+        eventually(
+            lambda: rest.get(place).json["status"] == "SUCCESS", PATIENCE_S, "it is compacted"
+        )
+        # At most two hundred messages in a turn, looked at twice.
+        assert turns_of(victim) - before >= 2 * 40 * 500 // 200
         victim.serves()

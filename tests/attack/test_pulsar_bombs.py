@@ -14,10 +14,11 @@ import pika
 import pytest
 
 from kit.pulsar_payload import COMPRESSIONS, batch_tail, tail
-from kit.pulsar_peer import PulsarPeer
+from kit.pulsar_peer import PulsarPeer, PulsarRest
 from penstock.bulk.client import BulkClient
 from penstock.bulk.tickets import Ticket
 from penstock.cli.remoting import RemotingClient
+from penstock.testing.running import eventually
 from penstock.wire.pulsar.metadata import read_metadata
 
 MIB = 1024 * 1024
@@ -118,6 +119,22 @@ def read_rows(victim):
         assert max(len(row["body"] or b"") for row in rows) < 8 * MIB
 
 
+def compact(victim, bombs):
+    """What cannot be opened is kept as it came."""
+    rest = PulsarRest(f"http://{victim.broker.endpoints['pulsar_http']}")
+    place = f"persistent/public/default/{QUEUE}/compaction"
+    assert rest.put(place).status == 204
+    eventually(lambda: rest.get(place).json["status"] == "SUCCESS", what="it is compacted")
+    with PulsarPeer(victim.broker.address("pulsar"), seconds=60) as peer:
+        peer.connect()
+        consumer = peer.consumer(
+            TOPIC, "compacted", read_compacted=True, initialPosition="Earliest"
+        )
+        consumer.flow(1_000)
+        found = [each.tail for each in consumer.messages(len(bombs))]
+        assert found == bombs
+
+
 def test_bombs_are_passed_over_by_readers_of_every_kind(attack, bombs):
     with attack("--flight", "0") as victim:
         with pika.BlockingConnection(pika.URLParameters(victim.broker.amqp_url)) as connection:
@@ -127,6 +144,7 @@ def test_bombs_are_passed_over_by_readers_of_every_kind(attack, bombs):
         read_by_amqp(victim)
         read_by_rocketmq(victim)
         peek_by_rest(victim, len(bombs))
+        compact(victim, bombs)
         family_bytes = victim.resident_bytes
         read_rows(victim)
         assert peak_bytes(victim) < before_bytes + PEAK_BYTES_MAX

@@ -101,9 +101,9 @@ PASSED_STEPS: Final = 32
 COPIES_AT_A_TIME: Final = 100
 UNCONFIRMED_BYTES_MAX: Final = 1 << 20
 """Copies on their way to the disk."""
-WAITING_MAX: Final = 1_000
-"""Topics that wait to be compacted."""
-STATUSES_KEPT: Final = 10_000
+WAITING_MAX: Final = 20_000
+"""Topics that wait to be compacted; partitions of one may be many."""
+STATUSES_KEPT: Final = 30_000
 """Topics whose last compaction is remembered; then the oldest is told as not run."""
 LOOK_MS: Final = 1_000
 LOOKED_AT: Final = 50

@@ -259,10 +259,13 @@ def _check_may_end(name: PulsarName) -> None:
 
 async def compact(api: RestContext, _request: RestRequest, name: PulsarName) -> None:
     """A partitioned topic is compacted partition by partition."""
-    parts, compaction = _compacted(api, name), api.broker.compaction
-    if any(compaction.status(each).status == "RUNNING" for each in parts):
-        raise RestError(409, "Compaction already in progress")
+    parts, compaction, pace = _compacted(api, name), api.broker.compaction, Pace()
     for each in parts:
+        await pace.step()
+        if compaction.status(each).status == "RUNNING":
+            raise RestError(409, "Compaction already in progress")
+    for each in parts:
+        await pace.step()
         compaction.start(each)
 
 
@@ -270,8 +273,12 @@ async def compaction_status(
     api: RestContext, _request: RestRequest, name: PulsarName
 ) -> dict[str, Any]:
     """Of several partitions that of the one which is furthest from being done."""
-    found = [api.broker.compaction.status(each) for each in _compacted(api, name)]
-    worst = min(found, key=lambda each: _FURTHEST_FIRST.index(each.status))
+    parts, pace = _compacted(api, name), Pace()
+    worst = api.broker.compaction.status(parts[0])
+    for each in parts:
+        await pace.step()
+        found = api.broker.compaction.status(each)
+        worst = min(worst, found, key=lambda status: _FURTHEST_FIRST.index(status.status))
     return {"status": worst.status, "lastError": worst.last_error}
 
 

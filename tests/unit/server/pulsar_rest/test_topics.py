@@ -2,13 +2,14 @@
 
 import pytest
 
-from kit.pulsar.bench import PulsarBench
+from kit.pulsar.bench import PulsarBench, message_tail
 from kit.pulsar.rest_tool import RestTool
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.server.pulsar_rest import topics as room
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
+from penstock.settings.protocols import PulsarSettings
 from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
@@ -263,3 +264,55 @@ def test_partitions_are_made_some_at_a_time_and_all_or_none(monkeypatch):
     assert rest("PUT", f"{HERE}/others/partitions", 5).status == 409
     assert rest("GET", f"{HERE}/others/partitions").status == 404
     rest.done("PUT", f"{HERE}/others/partitions", 2)
+
+
+# ---- compacted
+
+
+def finished(bench, rest, place):
+    """Let a compaction come to its end; what is told of it then."""
+    for _ in range(100):
+        found = rest.get(f"{place}/compaction")
+        if found["status"] != "RUNNING":
+            return found
+        bench.pass_time(100)
+    raise AssertionError("the compaction does not end")
+
+
+def test_a_compaction_runs_once_at_a_time_and_tells_how_it_ended(bench, rest, shop):
+    assert rest.get(f"{TOPIC}/compaction") == {"status": "NOT_RUN", "lastError": ""}
+    shop.send(tail=message_tail(0, b"1", partition_key="a"))
+    rest.done("PUT", f"{TOPIC}/compaction")
+    assert rest.get(f"{TOPIC}/compaction") == {"status": "RUNNING", "lastError": ""}
+    again = rest.refused("PUT", f"{TOPIC}/compaction")
+    assert again == (409, "Compaction already in progress")
+    assert finished(bench, rest, TOPIC) == {"status": "SUCCESS", "lastError": ""}
+    rest.done("PUT", f"{TOPIC}/compaction")
+
+
+def test_a_compaction_that_fails_says_why():
+    bench = PulsarBench(Settings(pulsar=PulsarSettings(compaction_keys_max=1)))
+    rest, client = RestTool(bench), bench.client()
+    client.call("PRODUCER", topic=NAME, producer_id=1, request_id=1)
+    for number in range(2):
+        tail = message_tail(number, b"1", partition_key=str(number))
+        client.publish(1, number, tail=tail)
+    bench.settle()
+    rest.done("PUT", f"{TOPIC}/compaction")
+    found = finished(bench, rest, TOPIC)
+    assert found["status"] == "ERROR"
+    assert "pulsar.compaction_keys_max" in found["lastError"]
+
+
+def test_partitions_are_compacted_together(bench, rest, parts):
+    rest.done("PUT", f"{PARTS}/compaction")
+    assert rest("PUT", f"{PARTS}-partition-1/compaction").status == 409
+    assert finished(bench, rest, PARTS)["status"] == "SUCCESS"
+    assert rest.get(f"{PARTS}-partition-2/compaction")["status"] == "SUCCESS"
+
+
+def test_only_a_topic_with_a_log_is_compacted(rest):
+    rest.done("PUT", "non-persistent/public/default/orders")
+    for method in ("PUT", "GET"):
+        assert rest(method, "non-persistent/public/default/orders/compaction").status == 405
+        assert rest.refused(method, f"{TOPIC}/compaction") == NOT_FOUND
