@@ -34,3 +34,9 @@ def test_the_spark_snippets_of_a_page_run_as_printed(page, bench, admin, publish
         query.stop()
         rows = bench.spark.read.parquet(str(bench.directory / "out" / "orders")).collect()
         assert {row["body"] for row in rows} == {"0"}
+    written = names.get("written")
+    if written is not None:
+        written.processAllAvailable()
+        written.stop()
+        (row,) = bench.table(topics="seen").collect()
+        assert (row.key, bytes(row.body)) == ("k0", b'{"topic":"orders","offset":0}')
