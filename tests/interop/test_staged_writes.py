@@ -273,6 +273,37 @@ def test_bounds_of_stages_are_kept(tmp_path):
         assert commit(bulk, 0, put(bulk, numbered(10))).rows == 10
 
 
+def limit_disk(process, text):
+    request = urllib.request.Request(
+        f"{process.http_url}/api/flow/limits",
+        json.dumps({"disk": text}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+
+
+def test_a_disk_that_is_short_holds_puts_and_commits_and_why_names_it(tmp_path):
+    flags = ("--flight", "0", "--set", "spark.stage_hold_ms_max=400")
+    with BrokerProcess(tmp_path / "data", flags=flags) as process, client_of(process) as bulk:
+        first = put(bulk, numbered(10))
+        limit_disk(process, "0")
+        with pytest.raises(BulkError, match=r"stage_hold_ms_max.*free, limit") as caught:
+            put(bulk, numbered(10), 1)
+        assert caught.value.kind == HELD
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(commit, bulk, 0, first)
+            [held] = eventually(lambda: _held_sinks(process))
+            assert (held["state"], held["reason"]) == ("blocked", "disk")
+            with urllib.request.urlopen(f"{process.http_url}/api/flow") as answer:
+                sentence = json.load(answer)["diagnosis"]["sentence"]
+            assert "The disk alarm holds 1 sink of Spark" in sentence
+            limit_disk(process, "auto")
+            assert waiting.result().rows == 10
+        assert commit(bulk, 1, put(bulk, numbered(10), 1)).rows == 10
+
+
 def test_queues_are_those_of_the_clients_producer(running, bulk):
     keys = [f"customer-{n}" for n in range(200)]
     rows = pa.record_batch({"body": [key.encode() for key in keys], "key": keys})

@@ -45,6 +45,7 @@ from penstock.bulk.tickets import ROWS_PER_BATCH, BulkError, RowFilter, Ticket, 
 from penstock.model.queries import (
     ACTIONS,
     AnyRequest,
+    CommitBatchRequest,
     LeaseRequest,
     LocateRequest,
     LocateResponse,
@@ -223,7 +224,7 @@ class BulkServer(flight.FlightServerBase):
                     BAD_REQUEST, f"there is no action {name!r}, only {', '.join(ACTIONS)}"
                 )
             question = _question(name, action.body.to_pybytes())
-            if isinstance(question, (PollRequest, LeaseRequest)):
+            if isinstance(question, (PollRequest, LeaseRequest, CommitBatchRequest)):
                 question.maker = _maker(context.peer())
             answer = self._broker.ask(name, question)
         except Exception as problem:

@@ -142,6 +142,7 @@ class StageWriter:
         self._batch = directory / batch_path(command.sink, self._query, command.batch)
         self._part = self._batch / (command.name + PART_SUFFIX)
         self._fd = -1
+        self._has_made_directory = False
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._encoders = encoders or contextlib.nullcontext()
@@ -263,6 +264,7 @@ class StageWriter:
                     stages=[StagedRows(name=command.name, rows=rows)],
                     is_streaming=False,
                     is_single=True,
+                    maker=self._maker,
                     wait_ms=WAIT_MS,
                 ),
             )
@@ -283,20 +285,19 @@ class StageWriter:
             self._encoder.learn(batch)
             with self._encoders:
                 blocks = self._encoder.blocks(batch, self._rows)
-                data = [b"".join(encode_block(block)) for block in blocks]
-            self._room([], sum(map(len, data)))
-            for each in data:
-                self._write(each)
+            self._room([], sum(block.size_bytes for block in blocks))
+            for block in blocks:
+                self._write(encode_block(block))
             self._rows += batch.num_rows
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, pieces: Sequence[bytes]) -> None:
+        """One block; a disk that is full is waited for, and the file cut back to what it had."""
         if self._fd < 0:
             self._fd = self._opened()
-        began = time.monotonic()
+        size, began = sum(map(len, pieces)), time.monotonic()
         while True:
             try:
-                taken = os.write(self._fd, data)
-                if taken == len(data):
+                if os.writev(self._fd, pieces) == size:
                     break
                 problem = "it is full"
             except OSError as error:
@@ -306,19 +307,22 @@ class StageWriter:
             os.ftruncate(self._fd, self._size)
             self._check_patience(began, f"the disk takes no more: {problem}")
             time.sleep(RETRY_S)
-        self._size += len(data)
-        self._crc = crc32c_extend(self._crc, data)
+        self._size += size
+        for piece in pieces:
+            self._crc = crc32c_extend(self._crc, piece)
 
     def _opened(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         for _ in range(NAME_RETRIES):
-            self._batch.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self._batch.exists():
+                self._has_made_directory = True
+                self._batch.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileNotFoundError):
                 return os.open(self._part, flags, 0o640)
         raise BulkError(UNREACHABLE, f"{self._batch} cannot be made; try again")
 
     def _sync_names(self) -> None:
-        """The file's name, and those of the directories above it."""
+        """The file's name, and those of the directories above it, if we made one."""
         directory = self._batch
         while True:
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -326,13 +330,15 @@ class StageWriter:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            if directory == self._root:
+            if directory == self._root or not self._has_made_directory:
                 return
             directory = directory.parent
 
     def _close(self) -> None:
         os.close(self._fd)
         self._fd = -1
+        # Arrow would keep what the largest put took; whole pages only, so it costs little.
+        pa.default_memory_pool().release_unused()
 
 
 def remove_parts(directory: Path) -> int:

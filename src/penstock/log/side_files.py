@@ -40,6 +40,8 @@ JOB_SYNCS_MAX: Final = 4
 """Side files synced in one commit: each costs about as much as the sync of the log itself."""
 SYNCS_MAX: Final = 64
 """With more changed files than this a snapshot syncs none: it would take longer than a rebuild."""
+CLEARED_MAX: Final = 250
+"""Files of a directory unlinked in one step."""
 CHECK_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -59,14 +61,17 @@ class Action(Enum):
     SYNC = 3
     SYNC_NAMES = 4
     """Sync the directory ``path``."""
-    PRUNE = 5
-    """Remove the directory ``path`` and those above it, as far as they are empty."""
+    CLEAR = 5
+    """Unlink what is in the directory ``path``, some at a time, then the directory and those above
+    it, as far as they are empty."""
+    PRUNE = 6
+    """The directories only."""
 
 
 class Step:
     """One thing for the commit thread to do."""
 
-    __slots__ = ("action", "at", "data", "owner", "path")
+    __slots__ = ("action", "at", "data", "has_more", "owner", "path")
 
     def __init__(
         self,
@@ -83,6 +88,8 @@ class Step:
         """Where ``data`` begins: the size of the file before."""
         self.data = data
         self.owner = owner
+        self.has_more = False
+        """Set by the commit thread: it did its part, and the same is to be done again."""
 
 
 class SideFiles:
@@ -128,6 +135,10 @@ class SideFiles:
     def prune(self, directory: str) -> None:
         """Remove directories that nothing is left in, once what was discarded before is gone."""
         self._plan(Step(Action.PRUNE, directory))
+
+    def discard_all(self, directory: str) -> None:
+        """Unlink all files of a directory that are not kept, and the directory."""
+        self._plan(Step(Action.CLEAR, directory))
 
     def remove(self, path: str) -> None:
         """Unlink ``path`` once a snapshot without it is durable; it may be gone already."""
@@ -201,6 +212,8 @@ class SideFiles:
             try:
                 if step.action is Action.REMOVE:
                     self._unlink(step.path)
+                elif step.action is Action.CLEAR:
+                    step.has_more = self._clear(step.path)
                 elif step.action is Action.PRUNE:
                     self._prune(step.path)
                 else:
@@ -217,6 +230,8 @@ class SideFiles:
             self.steps_done += 1
             if step.action is Action.REMOVE:
                 self._forget_handle(step.path)
+            elif step.has_more:
+                self._plan(Step(step.action, step.path))
             elif step.owner is not None:
                 step.owner.written(step.path, len(step.data))
 
@@ -339,6 +354,19 @@ class SideFiles:
             self._storage.remove(path)
         except FileNotFoundError:
             return
+
+    def _clear(self, directory: str) -> bool:
+        """Unlink some of the files of a directory; True when there are more."""
+        try:
+            names = self._storage.list(directory)
+        except FileNotFoundError:
+            return False
+        for name in names[:CLEARED_MAX]:
+            self._unlink(f"{directory}/{name}")
+        if len(names) > CLEARED_MAX:
+            return True
+        self._prune(directory)
+        return False
 
     def _prune(self, directory: str) -> None:
         while "/" in directory:

@@ -449,15 +449,15 @@ class StageFiles:
         """A file whose rows count; raises ``FileNotFoundError``."""
         return self._storage.open(f"{batch}/{name}", create=False)
 
-    def names(self, batch: str) -> list[str]:
-        """Of the files of a batch, those under way included."""
-        return [path.rpartition("/")[2] for path in self._names(batch)]
-
     def remove(self, batch: str, names: Sequence[str]) -> None:
         """Files of a batch go, with the next commit; a directory goes with its last file."""
         for name in names:
             self._files.discard(f"{batch}/{name}")
         self._files.prune(batch)
+
+    def remove_all(self, batch: str) -> None:
+        """All of them, also those that are being written."""
+        self._files.discard_all(batch)
 
     def _names(self, directory: str) -> list[str]:
         try:

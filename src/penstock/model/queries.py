@@ -267,6 +267,8 @@ class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     """Which checkpoint the batch numbers are of (Spark's id of the query); empty = unknown."""
     is_single: bool = False
     """True: a plain write, whose key nobody uses later than to ask for this answer again."""
+    maker: str = ""
+    """As that of a poll."""
     wait_ms: int = 0
     """How long it may wait for its topics before it is answered with ``held``."""
 

@@ -218,6 +218,7 @@ def commit(
         stages=[StagedRows(name=each.name, rows=each.rows) for each in puts if each.rows],
         is_streaming=is_streaming,
         checkpoint=query if is_streaming else "",
+        is_single=not (is_streaming or options.transactional_id),
     )
     with _driver_client(options) as client:
         answer = client.commit_batch(request, patience_s=options.commit_s)

@@ -443,17 +443,17 @@ def test_a_put_whose_sender_has_left_waits_no_more(tmp_path):
 
 
 def test_a_disk_that_is_full_holds_a_put_which_goes_on_where_it_was(tmp_path, monkeypatch):
-    real, tries = os.write, []
+    real, tries = os.writev, []
 
-    def write(fd, data):
-        tries.append(len(data))
+    def write(fd, pieces):
+        tries.append(len(pieces))
         if len(tries) == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         if len(tries) == 2:
-            return real(fd, data[:5])
-        return real(fd, data)
+            return real(fd, pieces[:1])
+        return real(fd, pieces)
 
-    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "writev", write)
     monkeypatch.setattr(staging, "RETRY_S", 0)
     stage = StageWriter(tmp_path, command(topic="orders"), Broker([1]))
     stage.add(column([b"1"]))

@@ -363,3 +363,20 @@ def test_who_lacks_room_does_not_wait_for_its_own_channel():
     found = held_chains(views)[0]
     assert (found.kind, found.name) == ("limit", "connection gone")
     assert "(room)" in found.sentence
+
+
+def test_sinks_that_an_alarm_holds_are_counted_beside_connections():
+    sink = StageView("sink", "out of query q", "blocked", Reason.DISK, "1 B free, limit 2 B")
+    [finding] = findings_of([sink])
+    assert finding.sentence == "The disk alarm holds 1 sink of Spark: 1 B free, limit 2 B."
+    held = StageView("connection", "c1", "blocked", Reason.DISK, "1 B free, limit 2 B")
+    [finding] = findings_of([held, sink, sink])
+    assert "holds 1 publishing connection and 2 sinks of Spark" in finding.sentence
+
+
+def test_a_sink_that_waits_for_a_full_topic_names_its_limit():
+    words = "topic 'orders' holds 5 messages, limit 5 (length_max)"
+    sink = StageView("sink", "out of query q", "flow", Reason.HELD, words, share=0.4, recent=1.0)
+    [finding] = findings_of([sink])
+    assert finding.chain == ("sink out of query q",)
+    assert words in finding.sentence

@@ -3,6 +3,7 @@
 import pytest
 
 from kit.stages import block_of, rows, write_stage
+from penstock.log import side_files
 from penstock.log.staging import (
     StageCommit,
     StageDamaged,
@@ -391,7 +392,7 @@ def test_files_that_are_removed_take_their_directories_along(box):
     box.store.stages.remove("stage/out/q/7", ["0.a"])
     box.commit()
     assert box.storage.list("stage/out/q") == ["8"]
-    box.store.stages.remove("stage/out/q/8", box.store.stages.names("stage/out/q/8"))
+    box.store.stages.remove_all("stage/out/q/8")
     box.commit()
     assert box.storage.list("stage") == []
 
@@ -401,7 +402,22 @@ def test_a_directory_that_somebody_else_uses_stays(box):
     write_stage(box.storage, KEY, "1.b", [block_of(1, rows([b"a"]))])
     box.store.stages.remove("stage/out/q/7", ["0.a"])
     box.commit()
-    assert box.store.stages.names("stage/out/q/7") == ["1.b"]
+    assert box.storage.list("stage/out/q/7") == ["1.b"]
+
+
+def test_very_many_files_of_a_batch_go_piece_by_piece(box, monkeypatch):
+    monkeypatch.setattr(side_files, "CLEARED_MAX", 2)
+    for number in range(5):
+        write_stage(box.storage, KEY, f"{number}.a", [block_of(1, rows([b"a"]))])
+    box.store.stages.remove_all("stage/out/q/7")
+    left = []
+    while (job := box.store.take_sync_job()) is not None:
+        job.run()
+        box.store.synced(job, None)
+        is_there = box.storage.exists("stage/out")
+        left.append(len(box.storage.list("stage/out/q/7")) if is_there else 0)
+    assert left == [3, 1, 0]
+    assert box.storage.list("stage") == []
 
 
 def test_what_the_table_forgets_stays_forgotten(box):

@@ -45,6 +45,7 @@ from penstock.engine.spark.query import QueryOutlet, QueryRefused, QueryRegistry
 from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
 from penstock.flow.reason import Reason
+from penstock.flow.reserve import Reserve
 from penstock.log.staging import (
     HEAD_BYTES,
     Block,
@@ -134,7 +135,13 @@ COMMITS_MAX: Final = 1000
 PUTS_HELD_MAX: Final = 4096
 BATCHES_MAX: Final = 10_000
 PUTS_MAX: Final = 10_000
-"""Of one batch, those that broke included."""
+"""Of one batch, and named by one commit."""
+ALL_PUTS_MAX: Final = 100_000
+"""Of all batches."""
+ABORTED_MAX: Final = 1000
+"""Puts that one abort drops; the others end in time."""
+OLDER_MAX: Final = 32
+"""Older batches of a query that end with one commit: usually there is none."""
 TOPICS_MAX: Final = 1000
 """Named by one put."""
 NAME_CHARACTERS_MAX: Final = 1000
@@ -303,6 +310,11 @@ class StagedWrites:
         """By path, the oldest first."""
         self.size_bytes = 0
         """Of all staged rows."""
+        self._put_count = 0
+        self._open: dict[tuple[str, str], QueryOutlet] = {}
+        """Puts under way, by path of the batch and name: who writes them."""
+        self._batch_reserve = Reserve(chain.topics.reserve_percent)
+        self._sink_reserve = Reserve(chain.topics.reserve_percent)
         self._passing: _Batch | None = None
         """The one that may pass the room for staged rows."""
         self._puts: list[_HeldPut] = []
@@ -358,8 +370,10 @@ class StagedWrites:
         )
 
     def disconnected(self, outlet: QueryOutlet) -> None:
-        """An asker is gone: nobody waits for its answers."""
+        """An asker is gone: nobody waits for its answers, and what it was writing is dropped."""
         self._puts = [each for each in self._puts if each.outlet is not outlet]
+        for path, name in [key for key, writer in self._open.items() if writer is outlet]:
+            self._put_ended(path, name, 0)
         for commit in list(self._commits.values()):
             commit.askers = [each for each in commit.askers if each.outlet is not outlet]
             self._drop_if_idle(commit)
@@ -376,7 +390,7 @@ class StagedWrites:
         is_made = self._make_missing(request)
         held = self._held_put(request)
         if held is None:
-            answer = self._grant(request)
+            answer = self._grant(request, outlet)
             if not is_made:
                 return answer
             # It leaves when the topics that were made are durable (D6).
@@ -471,23 +485,31 @@ class StagedWrites:
             f"{size_text(room)} (spark.stage_bytes_max)",
         )
 
-    def _grant(self, request: StageRoomRequest) -> StageRoomResponse:
+    def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
         """Room for a put, and where its rows go."""
-        batch = self._staged(request.sink, request.query, request.batch)
-        if request.name not in batch.puts and len(batch.puts) >= PUTS_MAX:
-            raise QueryRefused(
-                BAD_REQUEST,
-                f"batch {request.batch} of sink '{request.sink}' has {PUTS_MAX} puts already; "
-                "write it with fewer partitions",
-            )
-        batch.puts[request.name] = batch.puts.get(request.name, 0) + request.bytes
-        batch.wrote_ms = self._chain.now_ms
-        self.size_bytes += request.bytes
-        self._spent_bytes += 2 * request.bytes
+        if request.bytes > 0:
+            self._charge(request, outlet)
         return StageRoomResponse(
             topics=[self._staged_topic(name) for name in request.topics],
             wall_ms=self._chain.clock.wall_ms(),
         )
+
+    def _charge(self, request: StageRoomRequest, outlet: QueryOutlet) -> None:
+        batch = self._staged(request)
+        if request.name not in batch.puts:
+            if len(batch.puts) >= PUTS_MAX or self._put_count >= ALL_PUTS_MAX:
+                raise QueryRefused(
+                    BAD_REQUEST,
+                    f"batch {request.batch} of sink '{request.sink}' has {len(batch.puts)} puts, "
+                    f"all batches {self._put_count}, and no more may be (limits {PUTS_MAX} and "
+                    f"{ALL_PUTS_MAX}); write with fewer partitions",
+                )
+            self._put_count += 1
+        self._open[batch.path, request.name] = outlet
+        batch.puts[request.name] = batch.puts.get(request.name, 0) + request.bytes
+        batch.wrote_ms = self._chain.now_ms
+        self.size_bytes += request.bytes
+        self._spent_bytes += 2 * request.bytes
 
     def _staged_topic(self, name: str) -> StagedTopic:
         topic = topic_named(self._registry.topics, name)
@@ -502,33 +524,51 @@ class StagedWrites:
             message_bytes_max=min(own, self._message_bytes_max),
         )
 
-    def _staged(self, sink: str, query: str, number: int) -> _Batch:
-        path = batch_path(sink, query, number)
+    def _staged(self, request: StageRoomRequest) -> _Batch:
+        path = batch_path(request.sink, request.query, request.batch)
         batch = self._batches.get(path)
         if batch is None:
-            if len(self._batches) >= BATCHES_MAX:
-                raise QueryRefused(
-                    UNREACHABLE, f"{BATCHES_MAX} batches are staged and not committed; try again"
-                )
-            batch = self._batches[path] = _Batch(path, self._chain.now_ms)
-            if self._look_ms is None:
-                self._look_ms = self._chain.now_ms + min(LOOK_MS, self._spark.stage_ms_max)
-                self._chain.request_turn()
+            count, maker = len(self._batches), request.maker
+            problem = self._batch_reserve.refusal(maker, count, BATCHES_MAX)
+            if count >= BATCHES_MAX or problem is not None:
+                why = problem or f"{count} batches are staged and not committed"
+                raise QueryRefused(UNREACHABLE, f"no more staged batches now: {why}")
+            self._batch_reserve.made(maker)
+            batch = self._new_batch(path)
+        return batch
+
+    def _new_batch(self, path: str) -> _Batch:
+        batch = self._batches[path] = _Batch(path, self._chain.now_ms)
+        if self._look_ms is None:
+            self._look_ms = self._chain.now_ms + min(LOOK_MS, self._spark.stage_ms_max)
+            self._chain.request_turn()
         return batch
 
     def _done(self, request: StageDoneRequest) -> EmptyResponse:
-        """What a put really takes; nothing is known of one that was dropped meanwhile."""
-        batch = self._batches.get(batch_path(request.sink, request.query, request.batch))
-        if batch is not None and request.name in batch.puts:
-            self.size_bytes += request.bytes - batch.puts.pop(request.name)
-            batch.wrote_ms = self._chain.now_ms
-            if request.bytes:
-                batch.puts[request.name] = request.bytes
-            self._forget_if_empty(batch)
-            self._chain.request_turn()
+        """What a put really takes; also of one whose batch has ended: its file must end, too."""
+        path = batch_path(request.sink, request.query, request.batch)
+        self._put_ended(path, request.name, request.bytes)
         return EmptyResponse()
 
-    def _forget_if_empty(self, batch: _Batch) -> None:
+    def _put_ended(self, path: str, name: str, size: int) -> None:
+        self._open.pop((path, name), None)
+        batch = self._batches.get(path)
+        if batch is None:
+            if not size:
+                return
+            batch = self._new_batch(path)
+        if name not in batch.puts:
+            self._put_count += 1
+        self.size_bytes += size - batch.puts.get(name, 0)
+        batch.wrote_ms = self._chain.now_ms
+        batch.puts[name] = size
+        if not size:
+            self._forget_put(batch, name)
+        self._chain.request_turn()
+
+    def _forget_put(self, batch: _Batch, name: str) -> None:
+        if batch.puts.pop(name, None) is not None and name:
+            self._put_count -= 1
         if not batch.puts:
             self._batches.pop(batch.path, None)
             if self._passing is batch:
@@ -539,11 +579,15 @@ class StagedWrites:
     def _commit(
         self, request: CommitBatchRequest, outlet: QueryOutlet
     ) -> CommitBatchResponse | None:
-        if request.batch < 0 or not all(is_stage_name(each.name) for each in request.stages):
+        if (
+            request.batch < 0
+            or len(request.stages) > PUTS_MAX
+            or not all(is_stage_name(each.name) for each in request.stages)
+        ):
             raise QueryRefused(
                 BAD_REQUEST,
-                f"commit of batch {request.batch}: stages are named as their receipts say, and "
-                "batches count from 0",
+                f"commit of batch {request.batch}: at most {PUTS_MAX} stages, named as their "
+                "receipts say, and batches count from 0",
             )
         running = self._commits.get((request.sink, request.query))
         if running is None:
@@ -552,6 +596,7 @@ class StagedWrites:
                 return answer
             if len(self._commits) >= COMMITS_MAX:
                 raise QueryRefused(UNREACHABLE, f"{COMMITS_MAX} commits wait already; try again")
+            self._check_place(request)
             running = self._commits[request.sink, request.query] = _Commit(
                 request, self._chain.now_ms
             )
@@ -569,6 +614,16 @@ class StagedWrites:
             batch.wrote_ms = self._chain.now_ms  # somebody still wants it
         self._chain.request_turn()
         return None
+
+    def _check_place(self, request: CommitBatchRequest) -> None:
+        """Nobody's new sinks may push out what is remembered of others' (law 5)."""
+        rows = self._store.sinks.rows
+        if request.is_single or (request.sink, request.query) in rows:
+            return
+        problem = self._sink_reserve.refusal(request.maker, len(rows), self._spark.sinks_max)
+        if problem is not None:
+            raise QueryRefused(BAD_REQUEST, f"no more sinks (spark.sinks_max): {problem}")
+        self._sink_reserve.made(request.maker)
 
     def _replayed(self, request: CommitBatchRequest) -> CommitBatchResponse | None:
         """The answer to a batch that is done already; None when it is new. See the module's text.
@@ -805,12 +860,12 @@ class StagedWrites:
         counters.rows += commit.rows
         counters.bytes += commit.size_bytes
         parent = commit.path.rpartition("/")[0]
-        older = [
+        older = (
             each.path
             for each in self._batches.values()
-            if each.parent == parent and each.number <= request.batch
-        ]
-        for path in {commit.path, *older}:
+            if each.parent == parent and each.number < request.batch
+        )
+        for path in [commit.path, *islice(older, OLDER_MAX)]:
             self._drop(path)
         offsets: dict[str, dict[int, tuple[int, int]]] = {}
         totals = commit.copy.queue_rows()
@@ -864,12 +919,12 @@ class StagedWrites:
             return AbortBatchResponse()
         path = batch_path(request.sink, request.query, request.batch)
         batch = self._batches.get(path)
-        names = [each for each in request.stages if is_stage_name(each)]
+        names = [each for each in request.stages[:ABORTED_MAX] if is_stage_name(each)]
         known = [each for each in names if batch is None or each in batch.puts or "" in batch.puts]
         if batch is not None:
             for name in known:
-                self.size_bytes -= batch.puts.pop(name, 0)
-            self._forget_if_empty(batch)
+                self.size_bytes -= batch.puts.get(name, 0)
+                self._forget_put(batch, name)
         if known:
             self._store.stages.remove(path, known)
             self.counters.aborted += len(known)
@@ -992,7 +1047,7 @@ class StagedWrites:
         for put in looked:
             try:
                 held = self._held_put(put.request)
-                answer = self._grant(put.request) if held is None else None
+                answer = self._grant(put.request, put.outlet) if held is None else None
             except QueryRefused as refused:
                 put.outlet.answered(put.request, refused)
                 continue
@@ -1030,7 +1085,7 @@ class StagedWrites:
         try:
             held = self._held_put(put.request)
             answer: StageRoomResponse | QueryRefused
-            answer = self._grant(put.request) if held is None else _held(held)
+            answer = self._grant(put.request, put.outlet) if held is None else _held(held)
         except QueryRefused as refused:
             answer = refused
         put.outlet.answered(put.request, answer)
@@ -1076,12 +1131,11 @@ class StagedWrites:
         batch = self._batches.pop(path, None)
         if batch is not None:
             self.size_bytes -= batch.size_bytes
+            self._put_count -= sum(1 for name in batch.puts if name)
             if self._passing is batch:
                 self._passing = None
-        names = self._store.stages.names(path)
-        if names or batch is not None:
-            self._store.stages.remove(path, names)
-            self._chain.request_turn()
+        self._store.stages.remove_all(path)
+        self._chain.request_turn()
 
     def _end_stages(self, now_ms: int) -> None:
         committing = {commit.path for commit in self._commits.values()}

@@ -681,6 +681,49 @@ def test_a_put_whose_time_is_up_is_told_what_it_waited_for():
     assert bench.engine.staged.held == {}
 
 
+def test_puts_of_a_flight_process_that_dies_give_their_room_back(bench, orders):
+    done, open_ = Asker(), Asker()
+    bench.put(orders, [b"a"])
+    size = bench.engine.staged.size_bytes
+    room = StageRoomRequest(sink="out", query="q", batch=0, name="1.b", bytes=500)
+    bench.ask(room, open_)
+    assert bench.engine.staged.size_bytes == size + 500
+    bench.engine.queries.disconnected(done)
+    bench.engine.queries.disconnected(open_)
+    assert bench.engine.staged.size_bytes == size
+
+
+def test_a_put_that_ends_after_its_batch_ends_in_time_too(bench, orders):
+    bench.commit(0, bench.put(orders, [b"a"]))
+    bench.put(orders, [b"late"], name="1.late")
+    bench.advance(HOUR_MS + staging.LOOK_MS)
+    bench.settle()
+    assert bench.staged() == []
+
+
+def test_a_question_for_topics_alone_leaves_nothing(bench, orders):
+    room = StageRoomRequest(sink="out", query="q", batch=0, name="0.a", topics=["orders"])
+    bench.ask(room)
+    assert bench.engine.staged.snapshots() == []
+
+
+def test_nobodys_new_sinks_push_out_what_is_known_of_others():
+    bench = bench_of(sinks_max=100)
+    bench.commit(3, query="honest", maker="other")
+    for number in range(89):
+        bench.commit(0, query=f"h{number}", maker="hostile")
+    with pytest.raises(QueryRefused, match=r"spark\.sinks_max"):
+        bench.commit(0, query="h89", maker="hostile")
+    assert bench.ask(SinkStateRequest(sink="out", query="honest")).batch == 3
+    assert bench.commit(0, query="newcomer", maker="new").rows == 0
+
+
+def test_a_commit_of_too_many_puts_is_refused(bench):
+    stages = [StagedRows(name=f"{n}.a", rows=1) for n in range(staging.PUTS_MAX + 1)]
+    with pytest.raises(QueryRefused, match="at most 10000 stages"):
+        bench.commit(0, *stages)
+
+
 def test_what_an_asker_waited_for_is_forgotten_when_it_leaves(bench, orders):
     stage = bench.put(orders, [b"a"])
     bench.engine.set_alarm("memory", 1 << 60)
