@@ -1,6 +1,7 @@
 """Puts without end, names that lead elsewhere, commits of very many rows: others are served."""
 
 import contextlib
+import os
 import threading
 import uuid
 
@@ -125,7 +126,8 @@ def test_a_put_larger_than_a_batch_may_be_is_refused_and_leaves_nothing(victim, 
     command = StageCommand(sink="s", query="q", batch=0, stage="a", topic="t")
     with pytest.raises(BulkError, match="maxRowsPerTrigger"):
         bulk.put_stage(command, (rows(1000, 1000) for _ in range(100)))
-    assert [each for each in (victim.broker.data / "stage").rglob("*") if each.is_file()] == []
+    walk = os.walk(victim.broker.data / "stage")
+    assert [name for _, _, names in walk for name in names] == []
     assert victim.metric("penstock_stage_bytes") == 0
 
 

@@ -344,10 +344,13 @@ class StageWriter:
 def remove_parts(directory: Path) -> int:
     """At the start of the Flight process: what the one before was writing is nobody's; how many."""
     removed = 0
-    for part in (directory / STAGE_DIRECTORY).glob(f"*/*/*/*{PART_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            part.unlink()
-            removed += 1
+    # Not by a glob: the broker may remove directories meanwhile.
+    for place, _, names in os.walk(directory / STAGE_DIRECTORY):
+        for name in names:
+            if name.endswith(PART_SUFFIX):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{place}/{name}")
+                    removed += 1
     return removed
 
 
