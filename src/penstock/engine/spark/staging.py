@@ -44,7 +44,7 @@ import msgspec
 from penstock.engine.spark.query import QueryOutlet, QueryRefused, QueryRegistry
 from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.flow.reserve import Reserve
 from penstock.log.staging import (
     HEAD_BYTES,
@@ -62,7 +62,7 @@ from penstock.log.staging import (
 )
 from penstock.model.errors import AppendFailed, PenstockError
 from penstock.model.ids import QueueId, size_text
-from penstock.model.names import control_problem, topic_name
+from penstock.model.names import control_problem, object_id, topic_name
 from penstock.model.queries import (
     AbortBatchRequest,
     AbortBatchResponse,
@@ -481,8 +481,11 @@ class StagedWrites:
             return None
         return Hold(
             Reason.STAGE,
-            f"{size_text(self.size_bytes)} of rows are staged and not committed, limit "
-            f"{size_text(room)} (spark.stage_bytes_max)",
+            Culprit(
+                f"{size_text(self.size_bytes)} of rows are staged and not committed, limit "
+                f"{size_text(room)} (spark.stage_bytes_max)",
+                "limit/spark.stage_bytes_max",
+            ),
         )
 
     def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
@@ -981,7 +984,9 @@ class StagedWrites:
                 held.stage.close()
             return
         if held is None:
-            stage = self._chain.stage("sink", f"{key[0]} of query {key[1]}")
+            sink, query = key
+            name, sink_id = f"{sink} of query {query}", object_id("sink", query, sink)
+            stage = self._chain.stage("sink", name, sink_id)
             held = self.held[key] = HeldSink(stage, hold, now_ms)
         elif held.hold.reason is hold.reason:
             held.hold = hold  # its figures change; it is the same hold
