@@ -116,8 +116,7 @@ class Engine:
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
         self.counter_families = CounterFamilies()
-        self.members_of: Final[list[MembersOf]] = []
-        """Whoever knows clients that read a subscription by asking; adapters add themselves."""
+        self.members_of: Final[list[MembersOf]] = []  # adapters add who knows such clients
         self.counters = EngineCounters()
         """What happened since the start; to be read only."""
         self._store = store
