@@ -134,6 +134,7 @@ and another one needs it."""
 COMMITS_MAX: Final = 1000
 PUTS_HELD_MAX: Final = 4096
 BATCHES_MAX: Final = 10_000
+NO_TURN: Final = -1
 PUTS_MAX: Final = 10_000
 """Of one batch, and named by one commit."""
 ALL_PUTS_MAX: Final = 100_000
@@ -328,7 +329,8 @@ class StagedWrites:
         self._spent_bytes = 0
         """Of the disk's reserve, since it was last looked at."""
         self._look_ms: int | None = None
-        self._turn = 0
+        self._looks = NO_TURN
+        """Number of the last look at limits, below all turns: figures of a turn are not its."""
         now_ms = chain.now_ms
         for path, size in store.stages.found().items():
             if path.rpartition("/")[2].isdecimal():
@@ -388,6 +390,7 @@ class StagedWrites:
                 "<partition>.<uuid>, of digits, letters and '-', and batches count from 0",
             )
         is_made = self._make_missing(request)
+        self._looks -= 1
         held = self._held_put(request)
         if held is None:
             answer = self._grant(request, outlet)
@@ -970,7 +973,7 @@ class StagedWrites:
                 if each.last.query_id and each.last.query_id in spark_ids
             ]
         now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
-        found = limits.hold_batch(self._turn, wall_ms, now_ms, exempt)
+        found = limits.hold_batch(self._looks, wall_ms, now_ms, exempt)
         if isinstance(found, Refusal):
             raise QueryRefused(NO_TOPIC, found.text)
         return found
@@ -1003,9 +1006,10 @@ class StagedWrites:
         """True when there is something to do in a turn, or at a time."""
         return bool(self._commits or self._puts or self._look_ms is not None)
 
-    def run(self, turn: int, *, is_log_free: bool) -> None:
+    def run(self, *, is_log_free: bool) -> None:
         """Go on with what can: each turn a slice of the copy, and a look at those that wait."""
-        self._turn, self._is_log_free = turn, is_log_free
+        self._is_log_free = is_log_free
+        self._looks -= 1
         if self._log.failure is not None:
             self._fail(self._log.failure)
             return
@@ -1109,12 +1113,13 @@ class StagedWrites:
         deadlines = [put.deadline_ms for put in self._puts]
         for commit in self._commits.values():
             deadlines += [asker.deadline_ms for asker in commit.askers]
-            if commit.hold is not None and commit.hold.until_ms is not None:
-                deadlines.append(commit.hold.until_ms)
             if commit.pause is _LOG and self._retry_ms:
                 deadlines.append(self._retry_ms)
             if commit.idle_ms is not None:
                 deadlines.append(commit.idle_ms + ABANDON_MS)
+        for held in self.held.values():
+            if held.hold.until_ms is not None:
+                deadlines.append(held.hold.until_ms)
         if self._look_ms is not None:
             deadlines.append(self._look_ms)
         return min(deadlines, default=None)
