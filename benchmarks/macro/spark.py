@@ -7,7 +7,8 @@ RocketMQ messages with a tag, a key and the client's own properties in four queu
 with two cores. Batch reads go to Spark's noop sink; the streaming query is AvailableNow in batches
 of 200,000 rows, its figure that of the median batch, commit included. The first read of each kind
 warms up and is not counted. The sink copies key and body of that topic into another one, exactly
-once; a table with ``df.write`` and a stream in the same batches. The idle query waits at the end of the topic for ten seconds.
+once; a table with ``df.write`` and a stream in the same batches. The idle query waits at the end of
+the topic for ten seconds.
 CPU is user and system time from the kernel's account.
 """
 
