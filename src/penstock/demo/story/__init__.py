@@ -67,6 +67,6 @@ QUEUES: Final = 4
 LARGE_TOPIC: Final = "large-orders"
 """Where Spark writes every order of ``LARGE_CENTS`` and more."""
 LARGE_CENTS: Final = 15_000
-"""One order in seven is."""
+"""About one order in eight is."""
 QUERIES: Final = ("rows", "sums", "large")
 """What the pipeline runs."""
