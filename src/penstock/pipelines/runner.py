@@ -34,6 +34,9 @@ RESTARTS_MAX_ONCE: Final = 3
 STOP_S: Final = 30.0
 TEXT_CHARACTERS_MAX: Final = 500
 OVER: Final = ("stopped", "done", "failed")
+SLOW_START: Final = "failed to connect back"
+"""Spark gives a Python process ten seconds to start, which no setting changes: on a machine that is
+drowned in other work the next start finds it warm."""
 
 
 class RunningQuery(Protocol):
@@ -166,7 +169,8 @@ class FlowRun:
 
     def _failed(self, text: str) -> None:
         self._failures += 1
-        if self._failures >= self._tries_max:
+        tries_max = RESTARTS_MAX if SLOW_START in text else self._tries_max
+        if self._failures >= tries_max:
             self._become("failed", text)
             return
         self._next_start = self._clock() + self._pause_s

@@ -155,6 +155,18 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_but_not_by_who_runs_once():
     assert len(once.refusals) == 50 - RESTARTS_MAX_ONCE
 
 
+def test_a_machine_that_is_too_busy_to_start_python_is_given_more_time():
+    once = Bench(is_once=True)
+    for _ in range(RESTARTS_MAX - 1):
+        once.starts_after()
+        once.look()
+        once.query.fail("the worker failed to connect back")
+        assert once.look() == "waiting"
+    once.starts_after()
+    once.query.fail("something else")
+    assert once.look() == "failed"
+
+
 def test_a_query_that_ends_by_itself_is_done():
     bench = Bench(is_once=True)
     bench.look()
