@@ -584,7 +584,7 @@ def _limit_advice(topic_id: str, setting: str) -> Advice:
 
 
 _STAGE_ADVICE: Final = {
-    "query": (Advice("see what it says of itself", "penstock queries list"),),
+    "query": (Advice("see what it says of itself", "penstock queries"),),
     "log": (Advice("look at the disk and the settings", "penstock doctor"),),
 }
 
