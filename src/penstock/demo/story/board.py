@@ -108,6 +108,9 @@ class Board:
         diagnosis = self._flow.get("diagnosis", {"kind": NOTHING.kind})
         if diagnosis["kind"] == NOTHING.kind:
             return ""
+        # What a consumer takes in the next moment is not what it cannot cope with.
+        if diagnosis["kind"] == "subscription" and not self._billing.held:
+            return ""
         return f"{diagnosis['kind']} {diagnosis['name']}"
 
     def _states(self) -> list[str]:
