@@ -127,30 +127,33 @@ def shop(bench, producer):
     return Shop(bench, producer)
 
 
+FLOWS = """
+[flow.archive]
+from = { topics = "TOPIC" }
+sql = "SELECT *, date(timestamp) AS day FROM messages"
+to = { parquet = "archive", partition_by = ["topic", "day"] }
+[flow.rows]
+from = { topics = "TOPIC" }
+decode = { format = "json" }
+sql = "SELECT value.id, key FROM messages"
+to = { delta = "rows" }
+[flow.mapped]
+from = { topics = "TOPIC", max_rows = 25 }
+decode = { format = "json", schema = "id long" }
+map = "functions:enrich"
+output = "id long, origin string"
+retry = { max_attempts = 3, delays = "1s" }
+to = { parquet = "mapped" }
+[flow.upper]
+from = { pattern = "TOPIC" }
+decode = { format = "text" }
+python = "functions:upper"
+to = { topic = "TOPIC-upper" }
+"""
+
+
 def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop):
-    flows = """
-        [flow.archive]
-        from = { topics = "TOPIC" }
-        sql = "SELECT *, date(timestamp) AS day FROM messages"
-        to = { parquet = "archive", partition_by = ["topic", "day"] }
-        [flow.rows]
-        from = { topics = "TOPIC" }
-        decode = { format = "json" }
-        sql = "SELECT value.id, key FROM messages"
-        to = { delta = "rows" }
-        [flow.mapped]
-        from = { topics = "TOPIC", max_rows = 25 }
-        decode = { format = "json", schema = "id long" }
-        map = "functions:enrich"
-        output = "id long, origin string"
-        retry = { max_attempts = 3, delays = "1s" }
-        to = { parquet = "mapped" }
-        [flow.upper]
-        from = { pattern = "TOPIC" }
-        decode = { format = "text" }
-        python = "functions:upper"
-        to = { topic = "TOPIC-upper" }
-        """
+    flows = FLOWS
     shop.publish(*range(50))
     figures = shop.run(flows)
     assert (figures["rows"].rows, figures["rows"].rows_out, figures["rows"].dead) == (50, 45, 5)
