@@ -70,8 +70,8 @@ class Shop:
         path.write_text(f'endpoint = "{self.endpoint}"\n' + text.replace("TOPIC", self.topic))
         return load_pipeline(path, environment={}, given=given)
 
-    def run(self, text, *, is_stopping=lambda: False, show=lambda _: None, **options):
-        """All flows of a text, up to what there is now; their last figures."""
+    def run(self, text, *names, is_stopping=lambda: False, show=lambda _: None, **options):
+        """All flows of a text, or some, up to what there is now; their last figures."""
         pipeline = self.pipeline(text)
         shown = []
 
@@ -81,7 +81,7 @@ class Shop:
 
         is_well = launch(
             pipeline,
-            pipeline.flows,
+            pipeline.only(names),
             RunOptions(**{"is_once": True, **options}),
             show=note,
             is_stopping=is_stopping,
@@ -184,12 +184,12 @@ def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop)
     # What failed comes again, as it was; in the end it is done, or dead.
     shop.publish(50, 53)
     time.sleep(1.2)
-    figures = shop.run(flows)
+    figures = shop.run(flows, "mapped")
     assert figures["mapped"].retries == 6
     (shop.directory / "healed").touch()
     shop.publish(63)
     time.sleep(1.2)
-    shop.run(flows)
+    shop.run(flows, "mapped", "archive")
     mapped = shop.table("mapped", "id, origin")
     assert sorted(each[0] for each in mapped) == sorted([*good, 50, 53, 63])
     assert {each[1].rpartition("/")[0].rpartition("/")[0] for each in mapped} == {shop.topic}

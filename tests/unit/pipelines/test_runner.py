@@ -9,6 +9,7 @@ from penstock.pipelines.flow_file import parse_pipeline
 from penstock.pipelines.runner import (
     RESTARTS_MAX,
     RESTARTS_MAX_ONCE,
+    START_S,
     STOP_S,
     FlowRun,
     Runner,
@@ -222,3 +223,19 @@ def test_one_flow_that_failed_does_not_end_the_others():
     runner.stop()
     assert not runner.look()
     assert not runner.has_failed
+
+
+def test_flows_are_started_a_few_at_a_time():
+    benches = [Bench() for _ in range(4)]
+    runner = Runner([each.run for each in benches])
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 0, 0]
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 0, 0]
+    benches[0].query.batch(0)
+    runner.look()
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 1, 0]
+    benches[1].now = benches[2].now = START_S
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 1, 1]
