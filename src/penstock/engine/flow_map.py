@@ -310,7 +310,7 @@ class FlowMapper:
         members = tuple(
             [each for ask in self._members_of for each in ask(topic, subscription)][:WAITERS_MAX]
         )
-        view = subscription.view(is_read=bool(members))
+        view = subscription.view()
         return replace(
             view,
             name=f"{topic.name}/{subscription.name}",

@@ -965,11 +965,8 @@ class Subscription:
             ),
         )
 
-    def view(self, *, is_read: bool = False) -> StageView:
-        """Itself as a stage of the delivery side, for the diagnosis.
-
-        ``is_read``: somebody reads it who is no consumer here.
-        """
+    def view(self) -> StageView:
+        """Itself as a stage of the delivery side, for the diagnosis."""
         is_blocked = self._settler.inflight.is_blocked
         limit = self._settler.inflight.messages_max
         consumers = self.consumers
@@ -994,7 +991,7 @@ class Subscription:
                 age_ms=self._age_ms() if ready else 0,
                 ready=ready,
                 unacked_age_ms=self._unacked_age_ms(),
-                is_read=is_read or bool(pushed),
+                is_read=bool(pushed),
                 behind_ms=self._host.flow.behind_ms,
             ),
         )
