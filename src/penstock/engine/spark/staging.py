@@ -765,6 +765,9 @@ class StagedWrites:
         commit.has_begun = True
         for blocks in self._slices(commit):
             yield from self._written(partial(self._copy_slice, commit, blocks))
+        seen = {int(queue.queue_id) for queue in commit.queues}
+        if commit.copy.rows != commit.rows or not seen.issuperset(commit.copy.queue_rows()):
+            raise _no_stage(commit, "a put was written again while it was copied")
 
     def _slices(self, commit: _Commit) -> Iterator[list[Block]]:
         """Blocks for one turn each."""

@@ -340,6 +340,20 @@ def test_a_damaged_stage_fails_the_commit(bench, orders):
     assert bench.commit(0, bench.put(orders, [b"a"], name="0.b")).rows == 1
 
 
+def test_a_put_that_is_written_again_while_it_is_copied_fails_the_commit(bench, orders):
+    bench.engine.set_alarm("memory", 1 << 60)
+    stage = bench.put(orders, [b"a", b"b"])
+    asker = Asker()
+    assert bench.commit(0, stage, asker=asker, wait_ms=60_000) is None
+    bench.storage.remove(f"{batch_path('out', 'q', 0)}/{stage.name}")
+    blocks = [block_of(orders.queues[0].queue_id, rows([b"a"]))]
+    write_stage(bench.storage, ("out", "q", 0), stage.name, blocks)
+    bench.engine.set_alarm("memory", 0)
+    bench.settle()
+    assert (asker.answer.kind, "written again" in str(asker.answer)) == (NO_STAGE, True)
+    assert bench.bodies(orders) == []
+
+
 @pytest.mark.parametrize("name", ["../../log/x", "0.a/../b", ""])
 def test_a_name_that_leads_elsewhere_is_refused(bench, orders, name):
     with pytest.raises(QueryRefused) as caught:
