@@ -40,6 +40,11 @@ def enrich(row):
         raise ValueError(f"no {number}")
     return {"id": number, "origin": f"{row['topic']}/{row['queue']}/{row['offset']}"}
 
+def echo(row):
+    if row["body"] == b"3":
+        raise ValueError("three")
+    return {"key": "echo", "body": row["body"]}
+
 def upper(messages):
     return messages.selectExpr("key", "upper(value) AS body")
 """
@@ -242,12 +247,17 @@ def test_duplicates_are_dropped_by_their_message_id_and_windows_close(shop):
         [flow.own]
         from = { topics = "TOPIC", columns = ["body"] }
         deduplicate = { within = "1h" }
-        to = { parquet = "own" }
+        map = "functions:echo"
+        dead = { topic = "TOPIC-dead" }
+        to = { topic = "TOPIC-echo" }
         """
     )
     assert sorted(shop.table("unique", "body")) == [("1",), ("2",), ("3",)]
     # Each has an id of its own that its client gave it.
-    assert figures["own"].rows_out == 5
+    assert (figures["own"].rows_out, figures["own"].retries) == (4, 1)
+    echoed = sorted((key, body) for key, _, body in shop.messages(f"{shop.topic}-echo"))
+    assert echoed == [("echo", b"1"), ("echo", b"1"), ("echo", b"2"), ("echo", b"2")]
+    assert shop.messages(f"{shop.topic}-dead") == []
 
 
 def test_a_flow_that_is_stopped_ends_its_batch_and_goes_on_with_the_next(shop):

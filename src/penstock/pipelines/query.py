@@ -207,6 +207,7 @@ class FlowQuery:
             "pauseFile": str(self.state.pause_file),
             "rate": str(self.flow.source.rate),
             "maxRows": str(self.flow.source.max_rows),
+            "tasks": str(self.flow.source.tasks),
         }
         reader = self.session.readStream.format(archive_source.FORMAT).options(**options)
         return reader.load()

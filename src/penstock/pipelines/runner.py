@@ -39,6 +39,8 @@ START_S: Final = 20.0
 """A flow whose first batch takes longer than this does not keep others from their start."""
 TEXT_CHARACTERS_MAX: Final = 500
 OVER: Final = ("stopped", "done", "failed")
+FINAL: Final = ("begin with a new checkpoint", "checkpoint was rewound", "--reset")
+"""What somebody must decide: another start would only say it again."""
 SLOW_START: Final = "failed to connect back"
 """Spark gives a Python process ten seconds to start, which no setting changes: on a machine that is
 drowned in other work the next start finds it warm."""
@@ -189,6 +191,9 @@ class FlowRun:
 
     def _failed(self, text: str) -> None:
         self._failures += 1
+        if any(words in text for words in FINAL):
+            self._become("failed", text)
+            return
         tries_max = RESTARTS_MAX if SLOW_START in text else self._tries_max
         if self._failures >= tries_max:
             self._become("failed", text)

@@ -38,7 +38,7 @@ class FakeQuery:
         self.is_running = False
 
     def batch(self, number):
-        self.batches.append({"batchId": number, "sources": [{}]})
+        self.batches.append({"batchId": number, "sources": [{}], "timestamp": str(number)})
 
     def fail(self, text):
         self.is_running, self.error = False, text
@@ -142,6 +142,11 @@ def test_what_is_wrong_with_the_flow_itself_is_not_tried_again():
     bench.refusals = [PenstockError("there is no column 'x'")]
     assert bench.look() == "failed"
     assert bench.look(100) == "failed"
+
+
+def test_what_somebody_must_decide_is_not_tried_again(bench):
+    bench.query.fail("queue 0 was deleted and made anew; ... or begin with a new checkpoint")
+    assert bench.look() == "failed"
 
 
 def test_a_topic_that_is_not_there_yet_is_waited_for_but_not_by_who_runs_once():
