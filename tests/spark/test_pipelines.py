@@ -215,7 +215,7 @@ def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_sto
         .read_text()
         .replace("${TO:-}", "TOPIC-again")
         .replace("${WHERE:-true}", "properties['n'] != '5'")
-        .replace("${RATE:-off}", "20")
+        .replace("${RATE:-off}", "5")
     )
     stopping = []
 
@@ -226,7 +226,7 @@ def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_sto
     shop.run(replay, is_stopping=lambda: bool(stopping), show=stop)
     some = len(shop.messages(f"{shop.topic}-again"))
     assert 0 < some < 59
-    shop.run(replay.replace('rate = "20"', 'rate = "off"'))
+    shop.run(replay.replace('rate = "5"', 'rate = "off"'))
     again = shop.messages(f"{shop.topic}-again")
     numbers = [int(properties["n"]) for _, properties, _ in again]
     assert sorted(numbers) == [n for n in range(60) if n != 5]
