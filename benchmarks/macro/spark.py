@@ -1,11 +1,14 @@
-"""Spark over a private broker's Flight port: batch and streaming reads, and what a query costs.
+"""Spark over a private broker's Flight port: batch and streaming reads, writes, and a query's cost.
 
     python benchmarks/macro/spark.py [--rows 1000000] [--runs 3] [--body 128] [--dir DIR] [--json]
+                                     [--only read|sink]
 
 RocketMQ messages with a tag, a key and the client's own properties in four queues; a local session
 with two cores. Batch reads go to Spark's noop sink; the streaming query is AvailableNow in batches
 of 200,000 rows, its figure that of the median batch, commit included. The first read of each kind
-warms up and is not counted. The idle query waits at the end of the topic for ten seconds.
+warms up and is not counted. The sink copies key and body of that topic into another one, exactly
+once; a table with ``df.write`` and a stream in the same batches. The idle query waits at the end of
+the topic for ten seconds.
 CPU is user and system time from the kernel's account.
 """
 
@@ -24,6 +27,7 @@ from penstock.spark.session import local_session
 from penstock.testing.running import running_broker
 
 TOPIC = "bench"
+TARGET = "copies"
 QUEUES = 4
 BATCH = 100
 SENDERS = 8
@@ -99,6 +103,36 @@ def stream_read(spark, endpoint, place, runs, rows):
     return steady, whole
 
 
+def sink_write(spark, endpoint, place, runs, rows):
+    """Rows per second of a table's write, and of the median batch of a stream, commits included."""
+    table, stream = [], []
+    target = {"endpoint": endpoint, "topic": TARGET}
+    limits = {"maxRowsPerTrigger": STREAM_BATCH, "targetBatchDuration": "off"}
+    for run in range(runs + 1):
+        frame = source(spark.read, endpoint, includeProperties="false").select("key", "body")
+        began = time.perf_counter()
+        frame.write.format("penstock").mode("append").options(**target).save()
+        took = time.perf_counter() - began
+        name = f"sink-{run}"
+        frame = source(
+            spark.readStream, endpoint, subscription=name, includeProperties="false", **limits
+        ).select("key", "body")
+        writer = frame.writeStream.format("penstock").options(**target)
+        writer = writer.option("checkpointLocation", str(place / name))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        full = [each for each in query.recentProgress if each["numInputRows"] >= STREAM_BATCH]
+        if run:
+            table.append(rows / took)
+            stream.append(
+                statistics.median(
+                    each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
+                    for each in full
+                )
+            )
+    return table, stream
+
+
 def idle_cost(spark, endpoint, place, pids):
     """Share of a core that each process spends on a query with nothing to do."""
     frame = source(spark.readStream, endpoint, subscription="idle", startingOffsets="latest")
@@ -125,22 +159,29 @@ def processes(broker):
 
 def measure(options, place):
     rows = options.rows
-    found = {}
+    found, idle = {}, {}
     with running_broker("--flight", "0", data=place / "data") as broker:
         endpoint = broker.endpoints["flight"]
         took = fill(broker.endpoints["rocketmq"], rows, options.body)
         print(f"{rows:,} messages of {options.body} B stored in {took:.0f} s", flush=True)
         spark = local_session("bench", cores=CORES, directory=place / "spark")
         try:
-            for name, given in (
-                ("batch read to noop, without properties", {"includeProperties": "false"}),
-                ("batch read to noop, with properties", {}),
-            ):
-                found[name] = batch_read(spark, endpoint, given, options.runs, rows)
-            steady, whole = stream_read(spark, endpoint, place, options.runs, rows)
-            found["streaming to noop, median batch"] = steady
-            found["streaming to noop, start and end included"] = whole
-            idle = idle_cost(spark, endpoint, place, processes(broker))
+            if options.only != "sink":
+                for name, given in (
+                    ("batch read to noop, without properties", {"includeProperties": "false"}),
+                    ("batch read to noop, with properties", {}),
+                ):
+                    found[name] = batch_read(spark, endpoint, given, options.runs, rows)
+                steady, whole = stream_read(spark, endpoint, place, options.runs, rows)
+                found["streaming to noop, median batch"] = steady
+                found["streaming to noop, start and end included"] = whole
+                idle = idle_cost(spark, endpoint, place, processes(broker))
+            if options.only != "read":
+                with Admin(broker.endpoints["rocketmq"]) as admin:
+                    admin.create_topic(TARGET, queues=QUEUES)
+                table, stream = sink_write(spark, endpoint, place, options.runs, rows)
+                found["exactly-once sink, a table"] = table
+                found["exactly-once sink, median batch of a stream"] = stream
         finally:
             spark.stop()
     return found, idle
@@ -168,6 +209,7 @@ def arguments():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--body", type=int, default=128)
     parser.add_argument("--dir", default=None)
+    parser.add_argument("--only", choices=["read", "sink"])
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +213,13 @@ def test_operators_see_sinks_and_stages(running, bulk):
     with urllib.request.urlopen(f"{running.http_url}/api/flow") as answer:
         limits = {each["name"] for each in json.load(answer)["limits"]}
     assert "staged rows" in limits
+    command = [sys.executable, "-m", "penstock", "queries", "sinks"]
+    endpoint = running.http_url.partition("//")[2]
+    shown = subprocess.run(
+        [*command, "--endpoint", endpoint], capture_output=True, text=True, check=True
+    ).stdout
+    [line] = [each for each in shown.splitlines() if each.startswith("seen ")]
+    assert line.split()[:5] == ["seen", "q", "idle", "5", "4"]
 
 
 def test_a_commit_waits_for_a_full_queue_and_says_so(running, bulk):

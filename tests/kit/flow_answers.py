@@ -32,6 +32,13 @@ def stage(kind: str, name: str, **given: Any) -> Row:
         "undone": None,
         "query": None,
         "consumers": [],
+        "id": f"{kind}/{name}",
+        "waits_for": None,
+        "culprit_id": None,
+        "belongs_to": None,
+        "sync": None,
+        "oldest_ms": None,
+        "members": [],
         **given,
     }
 
@@ -51,18 +58,34 @@ def finding(kind: str, name: str, sentence: str, *chain: str, side: str = "publi
         "sentence": sentence,
         "chain": list(chain),
         "share": 0.5,
+        "id": f"holding/{kind}/{name}",
+        "severity": "holding",
+        "culprit": {"kind": kind, "id": f"{kind}/{name}", "name": name},
+        "culprit_id": f"{kind}/{name}",
+        "cause": "",
+        "since_ms": None,
+        "is_now": True,
+        "waiters": [],
+        "waiters_total": 0,
+        "path": [],
+        "starved": [],
+        "headline": [],
+        "detail": "",
+        "do": [],
     }
 
 
 def limit(name: str, setting: str, used: int, most: int, unit: str = "bytes") -> Row:
     """A limit that is reached."""
     return {
+        "id": f"limit/{setting}",
         "name": name,
         "setting": setting,
         "limit": most,
         "used": used,
         "unit": unit,
         "is_reached": True,
+        "is_floor": False,
     }
 
 
@@ -73,13 +96,16 @@ def flow_answer(
     nothing = finding(NOTHING.kind, NOTHING.name, NOTHING.sentence, side="none")
     return {
         "at_ms": AT_MS,
+        "answer": findings[0] if findings else nothing,
         "diagnosis": findings[0] if findings else nothing,
         "findings": list(findings),
+        "findings_total": len(findings),
         "stages": list(stages),
         "stages_total": len(stages),
         "stages_held": sum(each["state"] != "running" for each in stages),
         "stages_left_out": 0,
         "requests": [],
         "limits": list(limits),
+        "events_dropped": 0,
         "events": [],
     }

@@ -28,7 +28,9 @@ def run(plan, *flags):
     where = QUICK_DISK if QUICK_DISK.is_dir() else None
     with (
         tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as directory,
-        BrokerProcess(Path(directory) / "data", flags=flags) as broker,
+        BrokerProcess(
+            Path(directory) / "data", flags=("--set", "flow.behind_ms=0", *flags)
+        ) as broker,
     ):
         return asyncio.run(overload(broker.endpoints, broker.pid, plan))
 

@@ -188,7 +188,8 @@ def test_the_settings_are_the_same(form):
 @pytest.fixture(scope="module")
 def busy():
     """Asks a broker that has clients of both protocols."""
-    with running_broker("--faults") as broker, TrafficOf(broker) as traffic:
+    at_once = ("--set", "flow.behind_ms=0")
+    with running_broker("--faults", *at_once) as broker, TrafficOf(broker) as traffic:
         yield traffic
 
 

@@ -18,6 +18,8 @@ from kit.pulsar_peer import PulsarPeer, PulsarRest
 from penstock.cli.why import command
 from penstock.testing.running import eventually, running_broker
 
+AT_ONCE = ("--set", "flow.behind_ms=0")
+"""Whoever waits is behind: tests do not wait for five seconds to go by."""
 HOUR_MS = 3_600_000
 LARGE = b"x" * 100_000
 
@@ -106,7 +108,9 @@ class Place:
 
 @pytest.fixture(scope="module")
 def broker():
-    with running_broker("--set", "pulsar.active_consumer_failover_delay_ms=100") as started:
+    with running_broker(
+        *AT_ONCE, "--set", "pulsar.active_consumer_failover_delay_ms=100"
+    ) as started:
         yield started
 
 
@@ -121,7 +125,7 @@ def place(broker):
 def small(request):
     """A place in a broker with settings of its own."""
     flags = [flag for each in request.param for flag in ("--set", each)]
-    with running_broker(*flags) as started:
+    with running_broker(*AT_ONCE, *flags) as started:
         found = Place(started)
         yield found
         found.close()

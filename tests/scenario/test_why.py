@@ -22,7 +22,7 @@ FULL = f"topic 'orders' holds {LENGTH_MAX} messages, limit {LENGTH_MAX} (length_
 @pytest.fixture(scope="module")
 def broker():
     """One whose queue ``orders`` is full and holds who publishes to it; nobody consumes."""
-    with running_broker() as started:
+    with running_broker("--set", "flow.behind_ms=0") as started:
         host, port = started.address("amqp")
         with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
             limits = {"x-max-length": LENGTH_MAX, "x-overflow": "hold"}

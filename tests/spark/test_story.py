@@ -21,6 +21,9 @@ def test_the_whole_story_is_true():
     verdict = json.loads(told.stdout)
     assert verdict["published"] == verdict["consumed"] == verdict["rows"] > 0
     assert sum(verdict["placed_by"].values()) == verdict["placed"]
+    readers = {"RocketMQ", *(["AMQP (pika)"] if has_client("amqp") else ())}
+    assert verdict["large"].keys() == {"published", *readers}
+    assert len(set(verdict["large"].values())) == 1
     assert verdict["placed_by"].keys() == {"rocketmq", *filter(has_client, CLIENTS)}
     assert [each for each in verdict["checks"] if not each["is_true"]] == []
     assert verdict["refused"] > 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
+from urllib.parse import unquote
 
 from penstock.cli.http_client import Column, age_text, rows_as_lines
 from penstock.flow.credit import stage_label
@@ -47,8 +48,9 @@ def why_lines(page: Page) -> list[str]:
         lines += _busiest(page["stages"])
     else:
         lines += _block(_finding_lines(finding, page))
+        lines += _block(_facts(finding, page["at_ms"]))
     lines += _block(_alarms(page["limits"]))
-    lines += _block(_others(page["findings"][1:]))
+    lines += _block(_others([each for each in page["findings"] if each != finding]))
     lines += _block(_stage_table(held, page, page["stages_held"]))
     return lines + _block(_undone_table(page["stages"], page))
 
@@ -76,6 +78,26 @@ def _block(lines: Sequence[str]) -> list[str]:
 
 def _more(count: int, what: str) -> list[str]:
     return [f"... and {count:,} more {what}; --json has them"] if count > 0 else []
+
+
+def _facts(finding: Page, at_ms: int) -> list[str]:
+    """Since when, who waits, who suffers with them, and what helps."""
+    lines = []
+    if finding["since_ms"] is not None:
+        ago = age_text(max(0, at_ms - finding["since_ms"]) / 1000)
+        lines.append(f"Since {ago} ago." if finding["is_now"] else f"It began {ago} ago.")
+    waiters, total = finding["waiters"], finding["waiters_total"]
+    if total > 1:
+        names = ", ".join([each["name"] for each in waiters[:NAMES_MAX]])
+        more = f" and {total - NAMES_MAX:,} more" if total > NAMES_MAX else ""
+        lines.append(f"Concerned: {names}{more}.")
+    if finding["starved"]:
+        names = ", ".join([unquote(each.partition("/")[2]) for each in finding["starved"]])
+        lines.append(f"Starved with it: {names}.")
+    if finding["detail"] and finding["detail"] not in finding["sentence"]:
+        lines.append(finding["detail"])
+    lines += [f"To {each['why']}: {each['command']}" for each in finding["do"]]
+    return lines
 
 
 def _busiest(stages: Iterable[Page]) -> list[str]:
@@ -290,8 +312,8 @@ def label_of(row: Page) -> str:
 
 
 def is_held(stage: Page) -> bool:
-    """True in every state but ``running``."""
-    return bool(stage["state"] != "running")
+    """True when it waits; one that is only slow does not."""
+    return stage["state"] not in ("running", "slow")
 
 
 def chain_of_finding(finding: Page) -> list[str]:

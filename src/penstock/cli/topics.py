@@ -107,6 +107,17 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
 @click.option("--spark-backlog-max", help="That bound in messages; 0 = none.")
 @click.option("--spark-backlog-bytes-max", help="That bound in bytes, as 1GiB; 0 = none.")
 @click.option("--spark-backlog-age-max", help="That bound as time, as 10min; 0 = none.")
+@click.option("--length-max", help="Messages that may wait in it; 0 = no limit.")
+@click.option("--bytes-max", help="Bytes that may wait in it, as 1GiB; 0 = no limit.")
+@click.option(
+    "--overflow",
+    type=click.Choice(["drop-head", "reject", "reject-dead-letter", "hold"]),
+    help="What becomes of a publish beyond those two.",
+)
+@click.option("--publish-rate", help="Messages a second that may be published; 0 = no limit.")
+@click.option("--publish-bytes-rate", help="Bytes a second, as 1MiB; 0 = no limit.")
+@click.option("--quota-bytes-max", help="What its slowest reader may be behind; 0 = no limit.")
+@click.option("--quota-age-max", help="The same as time, as 1h; 0 = no limit.")
 @in_space
 @as_json
 @takes_endpoint
@@ -127,11 +138,20 @@ def _amount(option: str, text: str) -> int:
     if text == "default":
         return -1
     # Names of settings decide which units are understood.
-    name = {"spark_backlog_bytes_max": "bytes", "spark_backlog_age_max": "ms"}.get(option, "count")
+    is_bytes = "bytes" in option
+    name = "bytes" if is_bytes else "ms" if option.endswith("_age_max") else "count"
     try:
         return int(str(convert(name, int, text)))
     except ValueError as problem:
         raise click.BadParameter(str(problem), param_hint=f"--{option.replace('_', '-')}") from None
+
+
+def _limit(option: str, text: str) -> int:
+    """One that no setting stands behind: "default" is none."""
+    amount = 0 if text == "default" else _amount(option, text)
+    if amount < 0:
+        raise click.BadParameter("give 0 or more", param_hint=f"--{option.replace('_', '-')}")
+    return amount
 
 
 _POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
@@ -142,6 +162,13 @@ _POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
     "spark_backlog_max": ("spark_backlog_messages_max", _amount),
     "spark_backlog_bytes_max": ("spark_backlog_bytes_max", _amount),
     "spark_backlog_age_max": ("spark_backlog_age_ms_max", _amount),
+    "length_max": ("length_max", _limit),
+    "bytes_max": ("bytes_max", _limit),
+    "overflow": ("overflow", lambda _option, text: text.replace("-", "_")),
+    "publish_rate": ("publish_messages_per_s", _limit),
+    "publish_bytes_rate": ("publish_bytes_per_s", _limit),
+    "quota_bytes_max": ("quota_bytes_max", _limit),
+    "quota_age_max": ("quota_age_ms_max", _limit),
 }
 """Option -> (field of the policy, how its text is read)."""
 

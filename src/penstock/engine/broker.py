@@ -27,7 +27,14 @@ from penstock.engine.content_budget import ContentBudget
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.flow_map import EVERY_STAGE, FLOW_TOPIC, FlowEventsTopic, FlowMap, FlowMapper
+from penstock.engine.flow_map import (
+    EVERY_STAGE,
+    FLOW_TOPIC,
+    FlowEventsTopic,
+    FlowMap,
+    FlowMapper,
+    MembersOf,
+)
 from penstock.engine.host import (
     DelayedBudget,
     HostedSubscription,
@@ -109,6 +116,7 @@ class Engine:
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
         self.counter_families = CounterFamilies()
+        self.members_of: Final[list[MembersOf]] = []  # adapters add who knows such clients
         self.counters = EngineCounters()
         """What happened since the start; to be read only."""
         self._store = store
@@ -120,7 +128,7 @@ class Engine:
         self._creation_watchers: list[Callable[[Topic], None]] = []
         self._removal_watchers: list[Callable[[Topic], None]] = []
         # From here on everything is made of what is above it.
-        self._replies = PublisherReplies(self.counters)
+        self._replies = PublisherReplies(self.counters, chain)
         self._registry = Registry(store, chain)
         self._settlements = SettlementBuffer(chain)
         self._dead_letters = DeadLetters(
@@ -730,6 +738,11 @@ class Engine:
         """Episodes that began or ended since the last call, for logs and events."""
         return self._chain.journal.take_edges()
 
+    @property
+    def flow_events_dropped(self) -> int:
+        """Events that nobody heard of, because there were too many or the log was held."""
+        return self._chain.journal.edges_dropped + self.flow_topic.dropped
+
     def unfinished_episodes(self) -> list[tuple[str, Reason, int]]:
         """(kind of stage, reason, time held so far) of every episode that goes on now."""
         return self._chain.journal.unfinished(self._chain.now_ms)
@@ -744,6 +757,7 @@ class Engine:
             commits=self._commits,
             queries=self.queries,
             non_persistent=self.non_persistent,
+            members_of=self.members_of,
             now_ms=now_ms,
             running_max=running_max,
         ).made()

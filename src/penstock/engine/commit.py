@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,7 @@ from penstock.engine.statistics import EngineCounters
 from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
 from penstock.flow.fast_fail import StoreBusy
+from penstock.flow.reason import Culprit
 from penstock.log.commit import SyncJob
 from penstock.log.encode import Appending
 from penstock.log.format import settlement_record
@@ -39,6 +41,10 @@ from penstock.model.settlement import Settlement
 from penstock.settings.load import Settings
 
 logger = logging.getLogger(__name__)
+
+
+SYNCS_KEPT: Final = 64
+"""Syncs whose times are kept: some seconds of a busy disk."""
 
 
 class Frame(msgspec.Struct, eq=False):
@@ -109,6 +115,8 @@ class Commits:
         # Bounded by the buffer pool: every frame in it has unsynced bytes.
         self._frames: deque[Frame] = deque()
         self._sync_started_ms: int | None = None
+        self.sync_ms: deque[int] = deque(maxlen=SYNCS_KEPT)
+        """How long the last syncs took."""
         self.asked: list[Callable[[], None]] = []
         """Callbacks that wait for a turn to append something; to be looked at only."""
         self.armed: list[Callable[[], None]] = []
@@ -128,6 +136,16 @@ class Commits:
         if started_ms is not None and now_ms - started_ms > self._sync_hold_ms:
             return True
         return self.buffers.unsynced_bytes >= self.buffers.capacity_bytes
+
+    @property
+    def sync_since_ms(self) -> int | None:
+        """When the sync under way began; None while there is none."""
+        return self._sync_started_ms
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes that are appended and not durable."""
+        return self.buffers.unsynced_bytes
 
     def refuse_now(self) -> Refusal | None:
         """Why a protocol that fails fast refuses a send that comes now (F6, F7), if it does."""
@@ -227,6 +245,8 @@ class Commits:
     def synced(self, job: SyncJob, error: Exception | None) -> None:
         """A sync has ended, well or not."""
         self._store.synced(job, error)
+        if self._sync_started_ms is not None:
+            self.sync_ms.append(self._chain.clock.monotonic_ms() - self._sync_started_ms)
         self._sync_started_ms = None
         self.busy.commit_ended(self._chain.journal.now_ms)
         callbacks, self._in_job = self._in_job, []
@@ -317,6 +337,15 @@ def is_transient(batch: PublishBatch[Queue]) -> bool:
     return True
 
 
+_REFUSERS: Final = {
+    RefusalKind.BUSY: Culprit("log", "log"),
+    RefusalKind.NO_BUFFER: Culprit("log", "log"),
+    RefusalKind.WRITE_FAILED: Culprit("log", "log"),
+    RefusalKind.SYNC_FAILED: Culprit("log", "log"),
+}
+"""Who says no where a refusal names no thing; of a broker that stops nobody does."""
+
+
 class PublisherReplies:
     """The one place from which confirms and refusals leave the engine (F4).
 
@@ -325,8 +354,9 @@ class PublisherReplies:
     told nothing; what happened to its publishes is counted all the same.
     """
 
-    def __init__(self, counters: EngineCounters) -> None:
+    def __init__(self, counters: EngineCounters, chain: FlowContext) -> None:
         self._counters = counters
+        self._chain = chain
         self._confirmed: dict[PublishChannel[Queue], list[Confirmation]] = {}
         self._refused: dict[PublishChannel[Queue], list[tuple[int, Refusal]]] = {}
 
@@ -349,7 +379,22 @@ class PublisherReplies:
         refused = self._counters.refused
         messages = len(publications) + extra_messages(publications)
         refused[refusal.kind] = refused.get(refusal.kind, 0) + messages
+        self._note(channel, refusal, messages)
         self._tell_refused(channel, publications, refusal)
+
+    def _note(self, channel: PublishChannel[Queue], refusal: Refusal, messages: int) -> None:
+        """For the diagnosis: who refuses whom, since when."""
+        kind, said = refusal.kind, refusal.culprit
+        culprit = said if isinstance(said, Culprit) else _REFUSERS.get(kind)
+        if culprit is not None:
+            self._chain.troubles.note(
+                kind.value,
+                culprit,
+                messages,
+                self._chain.now_ms,
+                text=refusal.text,
+                publisher=channel.publisher,
+            )
 
     def unroutable(self, batch: PublishBatch[Queue]) -> None:
         """No queue wants it: confirmed at once, or refused if the publisher insists on one.
@@ -362,6 +407,7 @@ class PublisherReplies:
         nobody_told = batch.publications if channel.is_closed else optional
         messages = len(nobody_told) + extra_messages(nobody_told)
         self._counters.note_unroutable(messages, is_returned=False)
+        channel.note_unroutable(len(batch.publications), self._chain.now_ms)
         if mandatory:
             text = "no queue is bound for this message and it is mandatory; nothing was stored"
             refusal = Refusal(RefusalKind.NO_ROUTE, "route", text)

@@ -33,9 +33,10 @@ from penstock.engine.subscription.consumer import Consumer, Delivery
 from penstock.engine.topic import Hold, Queue
 from penstock.flow.budgets import IN_FLIGHT_POOL, PendingLimit
 from penstock.flow.credit import Credit, Gate, Stage
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ChannelId, ConnectionId
+from penstock.model.names import object_id
 from penstock.model.refusal import Refusal
 
 PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
@@ -43,6 +44,8 @@ PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
 
 CHANNEL_CREDITS_MAX: Final = 1024
 """Queues a channel keeps credit for; beyond it the ones with nothing in flight are forgotten."""
+
+UNROUTABLE: Final = "unroutable"
 
 CULPRIT_DEPTH_MAX: Final = 4
 """Connection, channel, queue, log: nothing waits for more than these."""
@@ -132,6 +135,7 @@ class Channel:
         "inbox",
         "inbox_messages",
         "is_closed",
+        "is_unroutable",
         "last_queue",
         "pending",
         "queue_credits",
@@ -167,6 +171,8 @@ class Channel:
         self.pending = PendingLimit(pending_max) if is_own else connection.pending
         """F9: its own, or its connection's."""
         self.is_closed = False
+        self.is_unroutable = False
+        """True while no queue wants anything of what it publishes."""
         self.refusal: Refusal | None = None
         """Why nothing of it is stored any more (``ConnectionOptions.stops_at_refusal``)."""
         self.dropped = 0
@@ -215,6 +221,28 @@ class Channel:
         self.note_refusal(refusal)
         if self.refusal is not None:
             self._pipeline.withdraw(self, self.refusal)
+
+    @property
+    def publisher(self) -> Culprit:
+        """Whom people know as the publisher."""
+        stage = self.connection.stage
+        return Culprit(stage.name, stage.id)
+
+    def note_unroutable(self, messages: int, now_ms: int) -> None:
+        """No queue wants these."""
+        self.is_unroutable = True
+        self._pipeline.chain.troubles.note(
+            UNROUTABLE,
+            Culprit(self.stage.name, self.stage.id),
+            messages,
+            now_ms,
+            publisher=self.publisher,
+        )
+
+    def was_routed(self) -> None:
+        """A queue wants some of what it publishes: it is not all for nothing."""
+        self.is_unroutable = False
+        self._pipeline.chain.troubles.forget(UNROUTABLE, self.stage.id)
 
     def queue_processed(self, queue: Queue, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""
@@ -350,7 +378,7 @@ class Connection:
         self.outlet = outlet
         self.name = name
         self.options = options
-        self.stage = chain.stage("connection", name)
+        self.stage = chain.stage("connection", name, object_id("connection", connection_id))
         self.stage.wake = self._mark
         self.gate = Gate(self.stage.episodes)
         self.channels: dict[ChannelId, Channel] = {}
@@ -409,7 +437,11 @@ class Connection:
         """A new channel; without a name it is numbered."""
         channel_id = ChannelId(self._next_channel)
         self._next_channel += 1
-        stage = self._chain.stage("channel", f"{self.name}/{name or channel_id}")
+        stage = self._chain.stage(
+            "channel",
+            f"{self.name}/{name or channel_id}",
+            object_id("channel", self.connection_id, channel_id),
+        )
         channel = Channel(channel_id, self, stage, self._pipeline)
         stage.wake = self._chain.request_turn
         self.channels[channel_id] = channel
@@ -515,9 +547,9 @@ class Connection:
             self.options.holds_channels
             and any(channel.pending.is_held for channel in self.channels.values())
         ):
-            reasons[Reason.PENDING] = f"{self.pending.pending_max} unconfirmed publishes"
+            reasons[Reason.PENDING] = pending_culprit(self.pending, self.stage)
         if self.is_short_of_room:
-            reasons[Reason.ROOM] = IN_FLIGHT_POOL
+            reasons[Reason.ROOM] = Culprit(IN_FLIGHT_POOL, "pool/in-flight")
         for hold in self.holds.values():
             reasons.setdefault(hold.reason, hold.culprit)
         if self.is_publisher:
@@ -541,6 +573,14 @@ class Connection:
 
     def _mark(self) -> None:
         self._chain.mark(self)
+
+
+def pending_culprit(pending: PendingLimit, of: Stage) -> Culprit:
+    """F9 of a connection or channel, as what holds it."""
+    return Culprit(
+        f"{pending.pending_max} unconfirmed publishes",
+        f"limit/flow.pending_publishes_max/{of.id}",
+    )
 
 
 def root_culprit(stage: Stage) -> str:

@@ -23,6 +23,7 @@ from penstock.engine.commit import Frame
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import DeadLetterFormat, Death
 from penstock.engine.topic import route_to
+from penstock.flow.reason import Culprit
 from penstock.log.encode import Appending
 from penstock.model.names import TopicName
 from penstock.model.record import NO_STAMP, Record, RecordFlag, RecordKind, Wire
@@ -40,6 +41,11 @@ PREFIX: Final = b"dead."
 _KEPT_FLAGS: Final = int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED)
 
 Waiting = tuple[Record, tuple["Queue", ...]]
+
+
+DEAD_LETTERS: Final = "dead-letters"
+_FAILURES: Final = (Cause.REJECTED, Cause.DELIVERY_LIMIT)
+"""Somebody could not cope with it; what expires or is dropped may be meant to."""
 
 
 class NeutralDeadLetterFormat:
@@ -137,7 +143,22 @@ class DeadLetters:
             return
         self.waiting += letters
         self.dead_lettered += 1
+        if cause in _FAILURES:
+            self._note(topic, letters)
         self._chain.request_turn()
+
+    def _note(self, topic: Topic, letters: list[Waiting]) -> None:
+        """For the diagnosis: where letters arrive, and whose they are."""
+        chain = self._chain
+        for target in {queue.topic for _, queues in letters for queue in queues}:
+            name = target.name
+            chain.troubles.note(
+                DEAD_LETTERS,
+                Culprit(str(name), name.id),
+                1,
+                chain.now_ms,
+                publisher=Culprit(str(topic.name), topic.name.id),
+            )
 
     def _admitted(self, waiting: Waiting) -> Waiting:
         """The letter with the queues that have a place for it."""

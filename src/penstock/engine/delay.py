@@ -108,8 +108,10 @@ class Delays:
 
     def committed(self, delayed: Sequence[Due]) -> None:
         """Staged rows that wait for their time, from their commit on (D19)."""
-        for due in delayed:
-            self._keep(due)
+        horizon_ms = self._store.delayed.horizon_ms
+        soon = [due for due in delayed if due[0] < horizon_ms]
+        if soon:
+            self._arm(soon)
 
     # Decisions.
 

@@ -15,6 +15,7 @@ from penstock.flow.alarms import AlarmBoard, disk_alarm, memory_alarm, parse_lim
 from penstock.flow.budgets import BytesPool, UnsentPool
 from penstock.flow.credit import Stage
 from penstock.flow.episodes import Journal
+from penstock.flow.progress import Troubles
 from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 
@@ -53,7 +54,9 @@ class FlowContext:
             memory_alarm(parse_limit(flow.memory_limit, ASSUMED_BYTES), flow.memory_low_ratio),
             disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),
         )
-        self.log = self.stage("log", "log")
+        self.log = self.stage("log", "log", "log")
+        self.troubles = Troubles()
+        """Refusals and losses of the last moments."""
         self.is_turn_requested = True
         """True when something happened that a turn has to look at."""
         self._marked: dict[Gated, None] = {}
@@ -62,9 +65,9 @@ class FlowContext:
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
 
-    def stage(self, kind: str, name: str) -> Stage:
+    def stage(self, kind: str, name: str, stage_id: str) -> Stage:
         """A new stage that reports to this engine's journal."""
-        return Stage(kind, name, self.journal)
+        return Stage(kind, name, self.journal, stage_id=stage_id)
 
     def request_turn(self) -> None:
         self.is_turn_requested = True

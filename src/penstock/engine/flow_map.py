@@ -13,14 +13,16 @@ each, not twenty thousand views.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.engine.commit import Commits, Frame
-from penstock.engine.connection import Channel, Connection
+from penstock.engine.connection import UNROUTABLE, Channel, Connection, pending_culprit
+from penstock.engine.dead_letter import DEAD_LETTERS
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import PoolHolder
@@ -28,18 +30,26 @@ from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
-from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy, ready_messages
 from penstock.flow.credit import Stage
 from penstock.flow.diagnosis import (
     PUBLISHES_AFTER_CLOSE,
     RECENT_MS,
+    WAITERS_MAX,
+    AlarmView,
+    Ref,
     StageView,
     State,
+    SyncView,
+    TroubleView,
     UndoneView,
+    WaiterView,
 )
+from penstock.flow.progress import Trouble
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import TokenBucket
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Reason, id_of
 from penstock.log.encode import Appending
 from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName
@@ -50,6 +60,9 @@ EVERY_STAGE: Final = 1 << 62
 DETAILS_MAX: Final = 1000
 """Held connections and their channels that are looked at closely; of more only what the diagnosis
 needs: ten thousand of them wait for the same few."""
+
+SLOW_SYNC_MS: Final = 1000
+"""A sync under way for so long is said to be slow, whoever waits for it."""
 
 FLOW_TOPIC: Final = TopicName("", "penstock.flow")
 
@@ -71,6 +84,13 @@ class FlowMap(msgspec.Struct):
     """All that are held or that a held one waits for, and some that run."""
     stages_total: int = 0
     stages_held: int = 0
+    troubles: list[TroubleView] = []
+    """Refusals and losses of the last moments."""
+    alarms: list[AlarmView] = []
+
+
+MembersOf = Callable[[Topic, Subscription], Sequence[str]]
+"""Clients that read a subscription by asking: only their protocol knows them."""
 
 
 class FlowMapper:
@@ -86,9 +106,11 @@ class FlowMapper:
         commits: Commits,
         queries: QueryService,
         non_persistent: NonPersistentTopics,
+        members_of: Sequence[MembersOf] = (),
         now_ms: int,
         running_max: int = EVERY_STAGE,
     ) -> None:
+        self._members_of = members_of
         self._chain = chain
         self._connections = connections
         self._draining = draining
@@ -99,6 +121,7 @@ class FlowMapper:
         self._now_ms = now_ms
         # Views that are made of stages nobody waits for, about.
         self._spare = running_max
+        self._running_max = running_max
         # Held connections shown with their channels and every figure.
         self._details = DETAILS_MAX
         self._map = FlowMap()
@@ -107,34 +130,41 @@ class FlowMapper:
         self._keepers: dict[PoolHolder | None, str] = {}
 
     def made(self) -> FlowMap:
+        self._add_log()
         self._add_connections()
         self._add_draining()
         self._add_sinks()
         self._add_queues()
-        self._add_log()
         for topic in self._registry.topics.values():
             self._add_subscriptions(topic)
+        self._add_troubles()
         for direct in self._non_persistent:
             for subscription in direct.subscriptions.values():
                 # Nothing ever waits in them: shown while there is place.
                 if self._spare > 0:
                     self._spare -= 1
-                    self._add(subscription.view())
+                    name = quote(subscription.name, safe="")
+                    place = {"id": f"sub/{direct.name.id_part}/{name}"}
+                    self._add(replace(subscription.view(), belongs_to=direct.name.id, **place))
                 else:
                     self._map.stages_total += 1
         return self._map
 
     def _add_connections(self) -> None:
         found, chain = self._map, self._chain
+        queues = len(self._registry.queues)
+        # What runs is shown while there is place; each kind has a part of it that others leave.
+        spare = max(self._running_max // 3, self._running_max - 2 * queues)
         is_alarmed = chain.alarms.is_raised
         is_quiet = not chain.journal.open
         for connection in self._connections:
             channels = connection.channels
             if (is_quiet or not _is_held(connection)) and connection.undone is None:
-                if self._spare <= 0:
+                if spare <= 0:
                     found.stages_total += 1 + len(channels)
                     found.stages_held += is_alarmed
                     continue
+                spare -= 1 + len(channels)
                 self._spare -= 1 + len(channels)
             elif self._details <= 0 and connection.gate.reasons:
                 self._brief(connection)
@@ -168,13 +198,22 @@ class FlowMapper:
         reason, culprit = _gate_reason(connection)
         episodes, now_ms = connection.stage.episodes, self._now_ms
         state: State = "blocked" if reason.is_resource else "flow"
-        view = StageView("connection", connection.name, state, reason, culprit, None)
+        view = StageView(
+            "connection",
+            connection.name,
+            state,
+            reason,
+            str(culprit),
+            episodes.since_ms(now_ms),
+            id=connection.stage.id,
+            waits_for=_waits_for(reason, culprit),
+        )
         recent = episodes.share(now_ms, RECENT_MS)
         stalls = episodes.stalls(now_ms, RECENT_MS)
         view = replace(view, share=episodes.share(now_ms), recent=recent, stalls=stalls)
         self._add(self._with_room(connection, view))
         for channel in connection.channels.values():
-            if channel.stage.label == culprit:
+            if channel.stage.id == id_of(culprit):
                 self._add(_channel(channel, self._now_ms))
                 continue
             self._map.stages_total += 1
@@ -187,15 +226,19 @@ class FlowMapper:
         if view.reason is not Reason.ROOM:
             return view
         keeper = self._keeper(connection.room)
-        if keeper == view.label:
+        if id_of(keeper) == view.id:
             keeper = connection.bytes_culprit()
-        return replace(view, culprit=keeper or view.culprit)
+        if not keeper:
+            return view
+        return replace(view, culprit=str(keeper), waits_for=id_of(keeper))
 
     def _keeper(self, room: PoolHolder | None) -> str:
         """Who fills the in-flight pool: with a publish that arrives, or with those that did."""
         if room not in self._keepers:
             most = max(self._connections, key=lambda each: each.bytes_held, default=None)
-            publisher = most.stage.label if most is not None and most.bytes_held else ""
+            # Half of what there is, at least: else many have a little, and nobody is to blame.
+            is_much = most is not None and 2 * most.bytes_held > self._chain.pool.used
+            publisher = most.stage.label if most is not None and is_much else ""
             self._keepers[room] = (room.culprit if room is not None else "") or publisher
         return self._keepers[room]
 
@@ -209,26 +252,49 @@ class FlowMapper:
                     view,
                     state="blocked" if reason.is_resource else "flow",
                     reason=reason,
-                    culprit=sink.hold.culprit,
+                    culprit=str(sink.hold.culprit),
+                    waits_for=_waits_for(reason, sink.hold.culprit),
                     since_ms=sink.since_ms,
                 )
             )
 
     def _add_queues(self) -> None:
-        downstream = (self._chain.log.label,)
+        log = (self._chain.log,)
+        spare = max(self._running_max // 3, self._spare // 2)
         for queue in self._registry.queues.values():
-            if queue.stage.episodes.is_lingering or queue in self._named or self._spare > 0:
+            if queue.stage.episodes.is_lingering or queue in self._named or spare > 0:
+                spare -= 1
                 self._spare -= 1
-                self._add(_stage(queue.stage, self._now_ms, downstream))
+                view = _stage(queue.stage, self._now_ms, log)
+                self._add(replace(view, belongs_to=queue.topic.name.id))
             else:
                 self._map.stages_total += 1
 
     def _add_log(self) -> None:
         """The last stage: what holds it is the disk itself, so it never counts as held back."""
-        view = _stage(self._chain.log, self._now_ms, ())
-        refusal = self._commits.refuse_now()
+        log, commits = self._chain.log, self._commits
+        refusal = commits.refuse_now()
         refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
-        self._add(StageView(kind=view.kind, name=view.name, share=view.share, refusing=refusing))
+        since_ms = commits.sync_since_ms
+        age_ms = 0 if since_ms is None else self._now_ms - since_ms
+        took = sorted(commits.sync_ms) or [0]
+        is_slow = bool(refusing) or commits.is_held_at(self._now_ms) or age_ms >= SLOW_SYNC_MS
+        view = StageView(
+            kind=log.kind,
+            name=log.name,
+            state="slow" if is_slow else "running",
+            share=log.episodes.share(self._now_ms),
+            refusing=refusing,
+            id=log.id,
+            sync=SyncView(
+                since_ms,
+                age_ms,
+                took[len(took) // 2],
+                took[-1 - len(took) // 100],
+                commits.unsynced_bytes,
+            ),
+        )
+        self._add(view)
 
     def _add_subscriptions(self, topic: Topic) -> None:
         for subscription in topic.subscriptions.values():
@@ -236,10 +302,69 @@ class FlowMapper:
                 self._query(topic, subscription.name.removeprefix(PREFIX))
             elif self._spare > 0 or subscription.is_noteworthy:
                 self._spare -= 1
-                name = f"{topic.name}/{subscription.name}"
-                self._add(replace(subscription.view(), name=name))
+                self._add(self._subscription(topic, subscription))
             else:
                 self._map.stages_total += 1
+
+    def _subscription(self, topic: Topic, subscription: Subscription) -> StageView:
+        members = tuple(
+            [each for ask in self._members_of for each in ask(topic, subscription)][:WAITERS_MAX]
+        )
+        view = subscription.view()
+        return replace(
+            view,
+            name=f"{topic.name}/{subscription.name}",
+            id=f"sub/{topic.name.id_part}/{quote(subscription.name, safe='')}",
+            belongs_to=topic.name.id,
+            members=members,
+        )
+
+    def _add_troubles(self) -> None:
+        now_ms, chain = self._now_ms, self._chain
+        self._map.alarms = [
+            AlarmView(each.reason, chain.alarms.raised[each.reason], each.since_ms)
+            for each in chain.alarms.alarms
+            if each.is_raised
+        ]
+        for cause, trouble in chain.troubles.now(now_ms):
+            view = self._trouble(cause, trouble)
+            if view is not None:
+                self._map.troubles.append(view)
+
+    def _trouble(self, cause: str, trouble: Trouble) -> TroubleView | None:
+        culprit, spell = trouble.culprit, trouble.spell
+        kind = culprit.id.partition("/")[0]
+        words = f"{kind} {culprit}" if kind != culprit else kind
+        severity: Literal["refusing", "discarding", "dead"] = "refusing"
+        text = f"{words} refuses what is published: {trouble.text}"
+        if cause == UNROUTABLE:
+            if spell.last_ms - spell.since_ms < self._chain.flow.behind_ms:
+                return None
+            severity = "discarding"
+            text = f"{words} publishes what no queue wants: {spell.count} messages went nowhere"
+        elif cause == DEAD_LETTERS:
+            if not self._has_unread(culprit.id):
+                return None
+            severity = "dead"
+            text = f"{words} has more and more dead letters: {spell.count} lately"
+        publishers = [WaiterView(each, name) for each, name in trouble.publishers.items()]
+        return TroubleView(
+            severity,
+            Ref(kind, culprit.id, str(culprit)),
+            cause,
+            text,
+            spell.since_ms,
+            spell.count,
+            tuple(publishers),
+            len(publishers) + trouble.publishers_left_out,
+        )
+
+    def _has_unread(self, topic_id: str) -> bool:
+        """Whether something lies in a topic that nobody takes."""
+        for topic in self._registry.topics.values():
+            if topic.name.id == topic_id:
+                return ready_messages(topic) > 0
+        return False
 
     def _query(self, topic: Topic, name: str) -> None:
         query = self._queries.registry.queries.get(name)
@@ -263,32 +388,41 @@ def _is_held(connection: Connection) -> bool:
 
 
 def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: int) -> StageView:
-    view = _stage(
-        connection.stage,
-        now_ms,
-        tuple(channel.stage.label for channel in connection.channels.values()),
-    )
+    channels = [channel.stage for channel in connection.channels.values()]
+    view = _stage(connection.stage, now_ms, channels)
     if connection.undone is not None:
         view = replace(view, undone=connection.undone.view())
     if connection.gate.is_open:
         if not raised:
             return view
         reason, culprit = next(iter(raised.items()))
-        return replace(view, state="blocking", reason=reason, culprit=culprit)
+        return replace(
+            view,
+            state="blocking",
+            reason=reason,
+            culprit=str(culprit),
+            waits_for=_waits_for(reason, culprit),
+        )
     reason, culprit = _gate_reason(connection)
+    waits_for = _waits_for(reason, culprit)
     if reason is Reason.FLOW and connection.stage.is_blocked:
-        culprit = view.culprit
+        culprit, waits_for = view.culprit, view.waits_for
     elif connection.options.holds_channels and not reason.is_resource:
         held = _held_channel(connection, reason)
         if held is not None:
-            reason, culprit = Reason.FLOW, held.stage.label
+            reason, culprit, waits_for = Reason.FLOW, held.stage.label, held.stage.id
     return replace(
         view,
         state="blocked" if reason.is_resource else "flow",
         reason=reason,
-        culprit=culprit,
-        since_ms=connection.gate.since_ms,
+        culprit=str(culprit),
+        waits_for=waits_for,
+        since_ms=connection.stage.episodes.since_ms(now_ms),
     )
+
+
+def _waits_for(reason: Reason, culprit: str) -> str:
+    return f"alarm/{reason.value}" if reason.is_resource else id_of(culprit)
 
 
 def _held_channel(connection: Connection, reason: Reason) -> Channel | None:
@@ -307,8 +441,9 @@ def _gate_reason(connection: Connection) -> tuple[Reason, str]:
 
 
 def _channel(channel: Channel, now_ms: int) -> StageView:
-    downstream = tuple(queue.stage.label for queue in channel.queue_credits)
-    view = _stage(channel.stage, now_ms, downstream)
+    queues = [queue.stage for queue in channel.queue_credits]
+    view = _stage(channel.stage, now_ms, queues)
+    view = replace(view, belongs_to=channel.connection.stage.id)
     if channel.is_closed and channel.inbox:
         left = UndoneView(
             PUBLISHES_AFTER_CLOSE, channel.inbox_messages, channel.inbox[0].arrived_ms
@@ -322,7 +457,7 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         if pending is channel.connection.pending or not pending.is_held:
             return view
         # F9 of its own: its inbox rests, its connection does not.
-        hold = Hold(Reason.PENDING, f"{pending.pending_max} unconfirmed publishes")
+        hold = Hold(Reason.PENDING, pending_culprit(pending, channel.stage))
     if channel.connection.options.holds_channels:
         # How long and how often is noted with the gate of its connection, which names it.
         episodes = channel.connection.stage.episodes
@@ -336,17 +471,27 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         view,
         state="blocked" if hold.reason.is_resource else "flow",
         reason=hold.reason,
-        culprit=hold.culprit,
+        culprit=str(hold.culprit),
+        waits_for=_waits_for(hold.reason, hold.culprit),
         since_ms=channel.inbox[0].arrived_ms if channel.inbox else None,
     )
 
 
-def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:
+def _stage(stage: Stage, now_ms: int, following: Sequence[Stage]) -> StageView:
     episodes = stage.episodes
+    downstream = tuple([str(each.label) for each in following])
+    downstream_ids = tuple([each.id for each in following])
     reasons = episodes.reasons(now_ms)
     share = episodes.share(now_ms)
     if not reasons:
-        return StageView(stage.kind, stage.name, share=share, downstream=downstream)
+        return StageView(
+            stage.kind,
+            stage.name,
+            share=share,
+            downstream=downstream,
+            id=stage.id,
+            downstream_ids=downstream_ids,
+        )
     reason, culprit = next(iter(reasons.items()))
     blockers = sorted(stage.blocked_by, key=lambda each: (not each.is_blocked, each.label))
     return StageView(
@@ -354,7 +499,10 @@ def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:
         name=stage.name,
         state="blocked" if reason.is_resource else "flow",
         reason=reason,
-        culprit=blockers[0].label if blockers else culprit,
+        culprit=str(blockers[0].label if blockers else culprit),
+        waits_for=blockers[0].id if blockers else _waits_for(reason, culprit),
+        id=stage.id,
+        downstream_ids=downstream_ids,
         since_ms=episodes.since_ms(now_ms),
         share=share,
         recent=episodes.share(now_ms, RECENT_MS),

@@ -24,6 +24,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from penstock.flow.diagnosis import UndoneView
+from penstock.flow.reason import Culprit
 from penstock.log.encode import Appending
 from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
@@ -95,6 +96,15 @@ class PublishChannel(Protocol[QueueT_contra]):
 
     is_closed: bool
     """Nobody is there to be told what became of it."""
+
+    @property
+    def publisher(self) -> Culprit:
+        """Whom people know as the publisher."""
+        ...
+
+    def note_unroutable(self, messages: int, now_ms: int) -> None:
+        """No queue wants these."""
+        ...
 
     def queue_processed(self, queue: QueueT_contra, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""

@@ -336,6 +336,7 @@ class PublishPipeline:
             overdue = self._admission.overdue(channel, result.hold, result.rest)
             if overdue is None:
                 return result.hold, [result.rest]
+            channel.stage.episodes.refused(result.hold.reason)
             self._refuse(channel, result.rest, overdue)
         return None
 
@@ -391,6 +392,8 @@ class PublishPipeline:
             queue.inbox.put(batch)
             self._frame_builder.queues[queue] = None
         channel.last_queue = queues[0] if is_lone else None
+        if channel.is_unroutable:
+            channel.was_routed()
         counters = self._counters
         counters.routed += batch.messages * len(queues)
         counters.bytes_in += batch.size
@@ -411,8 +414,19 @@ class PublishPipeline:
             channel.dropped += batch.messages
             channel.drop_cause = refusal.text
 
+    def _note_hold(self, channel: Channel, before: Hold | None, hold: Hold | None) -> None:
+        """A hold is an episode of its channel; alarms, which hold all, have their own."""
+        if before is not None and hold is not None and before.reason is hold.reason:
+            return
+        episodes, now_ms = channel.stage.episodes, self.chain.now_ms
+        if before is not None and not before.reason.is_resource:
+            episodes.left(before.reason, now_ms)
+        if hold is not None and not hold.reason.is_resource:
+            episodes.entered(hold.reason, hold.culprit, now_ms)
+
     def _set_hold(self, channel: Channel, hold: Hold | None) -> None:
         connection = channel.connection
+        self._note_hold(channel, channel.hold, hold)
         channel.hold = hold
         if hold is None:
             connection.holds.pop(channel, None)

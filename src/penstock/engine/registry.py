@@ -214,7 +214,7 @@ class Registry:
         index = self._store.queue(queue_id)
         number = len(topic.queues)
         name = f"{topic.name}" if number == 0 else f"{topic.name}/{number}"
-        stage = self._chain.stage("queue", name)
+        stage = self._chain.stage("queue", name, f"queue/{topic.name.id_part}/{number}")
         stage.wake = self._chain.request_turn
         flow = self._chain.flow
         credit = Credit(

@@ -22,7 +22,7 @@ from penstock.engine.publish_batch import Inbox
 from penstock.flow.credit import Credit, Stage
 from penstock.flow.quota import BacklogQuota, QuotaDecision, QuotaPolicy
 from penstock.flow.rate import DispatchLimit, DispatchRate, RateLimit
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.log.index import QueueIndex
 from penstock.model.ids import QueueId, TopicId
 from penstock.model.names import TopicName
@@ -387,8 +387,8 @@ class TopicLimits:
         full = self._full(record, policy)
         if full:
             if policy.overflow is Overflow.HOLD:
-                return Hold(Reason.HELD, full)
-            return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
+                return Hold(Reason.HELD, self._culprit(full))
+            return Refusal(RefusalKind.LENGTH_LIMIT, topic_culprit(self._topic.name), full)
         found = self._over_quota(self._backlogs, self._age_ms) or self._too_fast(now_ms)
         if found is None and self.spark is not None:
             return self.spark.judge(record.messages, size, now_ms)
@@ -448,16 +448,27 @@ class TopicLimits:
             slowest = max(holders(self._topic), key=lambda each: _backlog(each, self._topic))
             text += f"; subscription {slowest.name} has not settled it"
             if verdict is QuotaDecision.HOLD:
-                return Hold(Reason.QUOTA, text)
-            return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)
+                is_age = self._quota.judge(backlog, 0) is not QuotaDecision.HOLD
+                setting = "quota_age_ms_max" if is_age else "quota_bytes_max"
+                return Hold(Reason.QUOTA, Culprit(text, limit_id(setting, self._topic.name)))
+            return Refusal(RefusalKind.QUOTA, topic_culprit(self._topic.name), text)
         return None
 
     def _too_fast(self, now_ms: int) -> Hold | None:
         wait_ms = self._rate.wait_ms(now_ms) if self._rate.is_set else 0
         if wait_ms:
             text = f"publish rate of topic '{self._topic.name}' is used up"
-            return Hold(Reason.RATE, text, now_ms + wait_ms)
+            policy = self._topic.policy
+            setting = (
+                "publish_messages_per_s" if policy.publish_messages_per_s else "publish_bytes_per_s"
+            )
+            culprit = Culprit(text, limit_id(setting, self._topic.name))
+            return Hold(Reason.RATE, culprit, now_ms + wait_ms)
         return None
+
+    def _culprit(self, full: str) -> Culprit:
+        setting = "bytes_max" if full.endswith("(bytes_max)") else "length_max"
+        return Culprit(full, limit_id(setting, self._topic.name))
 
     def admit(self, record: Record, queue: Queue, now_ms: int) -> None:
         """The record is on its way into a queue: count it for those who read it."""
@@ -535,6 +546,16 @@ class TopicLimits:
 _ONE_MORE: Final = neutral_record(b"x")
 
 
+def topic_culprit(name: TopicName) -> Culprit:
+    """A topic as what refuses, or is full."""
+    return Culprit(str(name), name.id)
+
+
+def limit_id(setting: str, topic: TopicName) -> str:
+    """The id of a limit of a topic: it names what it limits."""
+    return f"limit/{setting}/{topic.id}"
+
+
 def needs_limits(topic: Topic) -> bool:
     """False when no publish can be refused, held or make room: the fast way."""
     policy = topic.policy
@@ -553,13 +574,13 @@ def needs_limits(topic: Topic) -> bool:
 def too_large(name: TopicName, size: int, size_max: int) -> Refusal:
     """The refusal of a message above a size limit."""
     text = f"message of {size} bytes for topic '{name}', limit {size_max} (message_bytes_max)"
-    return Refusal(RefusalKind.TOO_LARGE, str(name), text)
+    return Refusal(RefusalKind.TOO_LARGE, topic_culprit(name), text)
 
 
 def terminated(topic: Topic) -> Refusal:
     """The refusal of every message for a topic that its owner ended."""
     text = f"topic '{topic.name}' is terminated and takes no more messages; use another topic"
-    return Refusal(RefusalKind.TERMINATED, str(topic.name), text)
+    return Refusal(RefusalKind.TERMINATED, topic_culprit(topic.name), text)
 
 
 def holders(topic: Topic) -> list[Subscription]:

@@ -137,14 +137,14 @@ class TurnRunner:
         self._timers(now_ms)
         if commits.failure is not None:
             self._pipeline.refuse_all(commits.failure)
-            self._staged.run(self.turns, is_log_free=False)
+            self._staged.run(is_log_free=False)
         else:
             self._pipeline.run(self.turns)
             is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = bool(self._dead_letters.waiting) and self._dead_letters.is_crowded
             if self._staged.is_waiting:
-                self._staged.run(self.turns, is_log_free=self._is_log_free(now_ms))
+                self._staged.run(is_log_free=self._is_log_free(now_ms))
             if is_saved:
                 self._housekeeping.snapshot(now_ms)
                 if commits.asked:

@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.flow.episodes import Episodes, Journal
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.model.errors import InvariantBroken
+from penstock.model.names import object_id
 
 
 class Credit:
@@ -158,6 +159,7 @@ class Stage:
         "_deferred",
         "_journal",
         "episodes",
+        "id",
         "is_blocked",
         "kind",
         "label",
@@ -165,15 +167,18 @@ class Stage:
         "wake",
     )
 
-    def __init__(self, kind: str, name: str, journal: Journal | None = None) -> None:
+    def __init__(
+        self, kind: str, name: str, journal: Journal | None = None, *, stage_id: str = ""
+    ) -> None:
         self.kind = kind
         self.name = name
-        self.label = stage_label(kind, name)
+        self.id = stage_id or object_id(kind, name)
+        self.label: str = Culprit(stage_label(kind, name), self.id)
         """What others call it when they say who holds them back."""
         self.wake: Callable[[], None] | None = None
         """Called when the last blocker went away; must only mark the owner as having work."""
         self._journal = journal if journal is not None else Journal()
-        self.episodes: Episodes = self._journal.episodes(kind, name)
+        self.episodes: Episodes = self._journal.episodes(kind, name, self.id)
         # What holds it (a credit, or a stage when blocked by hand) -> the stage to be named.
         self._blocks: dict[object, Stage] = {}
         self.is_blocked = False

@@ -161,6 +161,12 @@ class Window:
         """When it was given something last, in the channel's counting."""
         self.wake: Callable[[], None] | None = None
 
+    @property
+    def window(self) -> int:
+        """What binds it, its own window or the channel's; 0 = neither."""
+        shared = self.channel.count if self.channel is not None else 0
+        return min(self.count, shared) if self.count and shared else self.count or shared
+
     def available_messages(self) -> int:
         """Messages it takes now: the smaller of its own window and the channel's."""
         own = max(0, self.count - self.unsettled) if self.count else UNLIMITED

@@ -1,27 +1,40 @@
-"""Diagnosis: who is slow, told in one sentence (flow-control.md section 3).
+"""Diagnosis: who is slow, who waits for whom, since when and why (flow-control.md section 3).
 
-Publish side: an alarm is the bottleneck by itself; else the chains of who waits for whom are walked
-(``held_chains``).
+Everything that is wrong is a ``Finding``, the worst first:
 
-Delivery side, for each subscription with messages ready: who asks, is below its own limits and gets
+    alarm        memory or disk holds all publishers
+    holding      publishers wait for a stage, a limit or a query (the chains of who waits for whom)
+    refusing     publishers are told no
+    discarding   messages are thrown away: no queue for them, or no room
+    behind       a reader cannot keep up, or nobody reads what was read before
+    dead         dead letters grow, and nobody looks at them
+    parked       it lies there and nobody waits for it: never the answer
+
+The *answer* is the first of them, or that all is well. What tells alike things apart is the table
+of rules in docs/diagnosis.md; each goes by what the broker knows: states and links of stages
+(``StageView``), the past of readers (``ProgressView``), refusals and losses (``TroubleView``).
+
+Delivery side, for each subscription that is behind: who asks, is below its own limits and gets
 nothing has a reason (a rate, its keys drain, no room to put delayed ones aside); a consumer at its
-in-flight limit is slow; one below it whose socket does not take its bytes is not reading; nobody
-with demand means nobody pulls; where consumers would take more it may be that the dead are buried
-first. Consumers are named: whose reason it is, and on whom it depends. A Spark query that takes all
-its limits allow and is behind is slow itself, and its progress says where: read, transform or sink.
-Only when neither side shows anything is the broker not the bottleneck.
+in-flight limit is slow, or never acks; one below it whose socket does not take its bytes is not
+reading; nobody with demand means nobody pulls; where consumers would take more it may be that the
+dead are buried first. A Spark query that takes all its limits allow and is behind is slow itself,
+and its progress says where: read, transform or sink.
 
-A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api/flow`` shows both.
+Things are known by ids; names are for people. A pure function of views: the engine makes them
+(``engine/flow_map.py``), ``/api/flow`` shows both.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.flow.credit import stage_label
 from penstock.flow.demand import Withheld
+from penstock.flow.progress import LOOPS_MIN, STUCK_MS, ProgressView
 from penstock.flow.reason import Reason
 from penstock.model.ids import size_text
 
@@ -31,7 +44,20 @@ from penstock.model.ids import size_text
 # Plain values, made by ``engine/flow_map.py``, judged by ``diagnosis.py``, shown by ``/api/flow``.
 
 
-State = Literal["running", "flow", "blocking", "blocked"]
+State = Literal["running", "flow", "blocking", "blocked", "slow"]
+
+Severity = Literal["alarm", "holding", "refusing", "discarding", "behind", "dead", "parked", "ok"]
+
+SEVERITIES: Final[tuple[Severity, ...]] = (
+    "alarm",
+    "holding",
+    "refusing",
+    "discarding",
+    "behind",
+    "dead",
+    "parked",
+)
+"""The worst first."""
 
 RECENT_MS: Final = 2000
 """What was slow before that is history; shorter, and one slow sync would be all there is."""
@@ -54,6 +80,7 @@ class StageView(msgspec.Struct, frozen=True):
     culprit: str = ""
     """What holds it: the label (``kind name``) of a stage, or an alarm's or limit's own words."""
     since_ms: int | None = None
+    """Since when it is held: of the episode, not of its last moment."""
     share: float = 0.0
     """Fraction of the last 10 s it was held."""
     downstream: tuple[str, ...] = ()
@@ -72,15 +99,36 @@ class StageView(msgspec.Struct, frozen=True):
     """How often it was held in the last moments."""
     undone: "UndoneView | None" = None
     """What it has begun and goes on with in the next turns, if there is such a thing."""
+    id: str = ""
+    waits_for: str = ""
+    """Id of what holds it."""
+    belongs_to: str = ""
+    """Id of what it is a part of: a channel's connection, a queue's or a subscription's topic."""
+    downstream_ids: tuple[str, ...] = ()
+    progress: ProgressView | None = None
+    """Subscription: its past; None = not known, and then what is ready counts."""
+    members: tuple[str, ...] = ()
+    """Subscription: clients that read it by asking (RocketMQ), beside its consumers."""
+    sync: "SyncView | None" = None
+    """Log: what the disk does."""
 
     @property
     def label(self) -> str:
         return stage_label(self.kind, self.name)
 
     @property
+    def key(self) -> str:
+        """What others know it by."""
+        return self.id or self.label
+
+    @property
+    def awaited(self) -> str:
+        """The key of what holds it."""
+        return self.waits_for or self.culprit
+
+    @property
     def is_held(self) -> bool:
-        """True in every state but ``running``."""
-        return self.state != "running"
+        return self.state not in ("running", "slow")
 
     @property
     def weight(self) -> float:
@@ -101,6 +149,18 @@ class UndoneView(msgspec.Struct, frozen=True):
     """Label of the stage for which it waits, if it is more than the next turn."""
 
 
+class SyncView(msgspec.Struct, frozen=True):
+    """The disk, as the log sees it."""
+
+    since_ms: int | None = None
+    """When the sync under way began."""
+    age_ms: int = 0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    """Of the last syncs."""
+    unsynced_bytes: int = 0
+
+
 class QueryView(msgspec.Struct, frozen=True):
     """A Spark query (F18)."""
 
@@ -113,6 +173,12 @@ class QueryView(msgspec.Struct, frozen=True):
     is_alive: bool = True
     is_holding: bool = False
     """Publishers wait for it."""
+    lease_text: str = ""
+    """Why its lease is broken; empty = it is not."""
+    polls: int = 1
+    """How often it asked for messages; 0 = it has a lease and did not begin."""
+    age_ms: int | None = None
+    """Of the oldest message it did not get; None = not known."""
 
 
 class ConsumerView(msgspec.Struct, frozen=True):
@@ -121,7 +187,7 @@ class ConsumerView(msgspec.Struct, frozen=True):
     name: str
     unacked: int = 0
     unacked_max: int = 0
-    """Its in-flight limit or window, whichever binds; 0 = none."""
+    """Its window or in-flight limit, whichever binds; 0 = none."""
     unacked_bytes: int = 0
     unacked_bytes_max: int = 0
     """0 = none."""
@@ -135,6 +201,11 @@ class ConsumerView(msgspec.Struct, frozen=True):
     """The consumer that is active in its place, or has to settle messages of its keys first."""
     last_grant_ms: int | None = None
     """When it was last granted permits (monotonic); None = never, or it has none."""
+    id: str = ""
+    connection: str = ""
+    """Id of its connection."""
+    is_unlimited: bool = False
+    """It asked for no window at all: whatever comes is sent to it."""
 
     @property
     def is_at_limit(self) -> bool:
@@ -142,8 +213,61 @@ class ConsumerView(msgspec.Struct, frozen=True):
         return self.unacked >= self.unacked_max > 0
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
-    """One finding."""
+class Ref(msgspec.Struct, frozen=True):
+    """Something that has an id, with the name that people know it by."""
+
+    kind: str
+    id: str
+    name: str
+
+
+class WaiterView(msgspec.Struct, frozen=True):
+    """Who waits, or is told no."""
+
+    id: str
+    name: str
+    since_ms: int | None = None
+    share: float = 0.0
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """A command that helps, and what for."""
+
+    why: str
+    command: str
+
+
+class HeadlinePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a headline; with an id it is the name of something."""
+
+    text: str
+    id: str = ""
+
+
+class TroubleView(msgspec.Struct, frozen=True):
+    """Refusals or losses that happen again and again, each kind for each place once."""
+
+    severity: Literal["refusing", "discarding", "dead"]
+    culprit: Ref
+    cause: str
+    text: str
+    """What happens, as a sentence without its stop."""
+    since_ms: int
+    count: int
+    waiters: tuple[WaiterView, ...] = ()
+    waiters_total: int = 0
+
+
+class AlarmView(msgspec.Struct, frozen=True):
+    """A raised alarm."""
+
+    reason: Reason
+    text: str
+    since_ms: int | None = None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong, or that nothing is."""
 
     kind: str
     """Kind of stage (channel, queue, log, consumer ...), alarm (memory, disk), limit or none."""
@@ -151,11 +275,48 @@ class Diagnosis(msgspec.Struct, frozen=True):
     sentence: str
     side: Literal["publish", "delivery", "none"] = "none"
     chain: tuple[str, ...] = ()
-    """The held stages that led there, upstream first."""
+    """Labels of the held stages that led there, upstream first."""
     share: float = 0.0
     """How much of the last 10 s the first of them stood still."""
     is_felt: bool = True
     """False: no publisher waits for it, and it is not for long either."""
+    severity: Severity = "behind"
+    culprit: Ref = Ref("none", "", "")
+    cause: str = ""
+    since_ms: int | None = None
+    """When the episode began."""
+    is_now: bool = True
+    """False: it is over, and shown for a moment longer."""
+    waiters: tuple[WaiterView, ...] = ()
+    """At most ``WAITERS_MAX`` of those who wait."""
+    waiters_total: int = 0
+    path: tuple[str, ...] = ()
+    """Ids from who waits to the culprit."""
+    starved: tuple[str, ...] = ()
+    """Ids of topics that get nothing because their publishers wait."""
+    detail: str = ""
+    do: tuple[Advice, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The same as long as the episode lasts."""
+        return f"{self.severity}/{self.culprit.id}"
+
+    @property
+    def headline(self) -> tuple[HeadlinePart, ...]:
+        """The shortest way to say it."""
+        return _headline(self)
+
+
+WAITERS_MAX: Final = 16
+"""Who waits, by name; ten thousand held connections are one finding, not a page."""
+STARVED_MAX: Final = 16
+PARKED_MAX: Final = 20
+"""Readers that nobody misses which are listed."""
+HUNG_MS: Final = 5000
+"""A sync that takes longer than this hangs; before that the disk is slow."""
+UNLIMITED_MIN: Final = 50
+"""Unsettled messages of a consumer without a window from which on its age is looked at."""
 
 
 # ---- diagnosis ----------------------------------------------------------------------------------
@@ -164,44 +325,143 @@ class Diagnosis(msgspec.Struct, frozen=True):
 __all__ = [
     "NOTHING",
     "RECENT_MS",
+    "AlarmView",
     "ConsumerView",
-    "Diagnosis",
+    "Finding",
     "QueryView",
+    "Ref",
     "StageView",
     "State",
+    "SyncView",
+    "TroubleView",
+    "WaiterView",
+    "answer_of",
     "diagnose",
     "findings_of",
 ]
 
-NOTHING: Final = Diagnosis(
+NOTHING: Final = Finding(
     "none",
     "",
     "Nothing is held back: the publishers, the network or their own limits set the pace.",
+    severity="ok",
 )
 
 
-def diagnose(stages: Sequence[StageView]) -> Diagnosis:
+def diagnose(stages: Sequence[StageView]) -> Finding:
     """The most important finding."""
-    findings = findings_of(stages)
-    return findings[0] if findings else NOTHING
+    return answer_of(findings_of(stages), stages)
 
 
-def findings_of(stages: Sequence[StageView]) -> list[Diagnosis]:
-    """Every finding, the most important first: alarms, held publishers, then slow deliveries.
+def answer_of(findings: Sequence[Finding], stages: Iterable[StageView]) -> Finding:
+    """The worst finding, or that all is well, with the stage that is nearest to its limits."""
+    for finding in findings:
+        if finding.severity != "parked":
+            return finding
+    busiest = max(stages, key=lambda each: each.share, default=None)
+    if busiest is None or round(busiest.share * 100) == 0:
+        return NOTHING
+    detail = f"The busiest stage is {busiest.label}, {percent(busiest.share)} of the last 10 s."
+    return replace(
+        NOTHING, culprit=_ref(busiest), cause="busiest", share=busiest.share, detail=detail
+    )
 
-    Last what holds nobody: a queue that waits for a sync now and then.
+
+def findings_of(
+    stages: Sequence[StageView],
+    troubles: Iterable[TroubleView] = (),
+    alarms: Iterable[AlarmView] = (),
+) -> list[Finding]:
+    """Every finding, the worst first; of the same severity in the order of their weight.
+
+    A queue that waits for a sync now and then holds nobody: it comes after those who are behind.
     """
     held = held_chains(stages)
     blamed = {finding.name for finding in held}
     turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
     felt = [finding for finding in held if finding.is_felt]
     unfelt = [finding for finding in held if not finding.is_felt]
-    return _alarms(stages) + turned + felt + _delivery_side(stages) + unfelt
+    troubled = [_trouble(each) for each in troubles]
+    delivery = _delivery_side(stages)
+    found = _alarms(stages, alarms) + turned + felt + troubled + delivery
+    found = [_with_part(each, delivery) for each in found]
+    found.sort(key=lambda each: SEVERITIES.index(each.severity))
+    parked = next((at for at, each in enumerate(found) if each.severity == "parked"), len(found))
+    found[parked:parked] = unfelt
+    # The same culprit may be found in two ways: what was said first stands.
+    unlike = {(each.id, each.cause): each for each in reversed(found)}
+    return list(unlike.values())[::-1]
 
 
-def _refusing(stage: StageView) -> Diagnosis:
+def _with_part(finding: Finding, delivery: Iterable[Finding]) -> Finding:
+    """For whom publishers wait is known by the brake, which part of it is slow by its progress."""
+    if finding.severity != "holding" or finding.culprit.kind != "query":
+        return finding
+    same = [each for each in delivery if each.culprit.id == finding.culprit.id]
+    return replace(finding, cause=same[0].cause, detail=same[0].sentence) if same else finding
+
+
+def _ref(stage: StageView) -> Ref:
+    return Ref(stage.kind, stage.key, stage.name)
+
+
+def _headline(finding: Finding) -> tuple[HeadlinePart, ...]:
+    if finding.severity == "ok":
+        return (HeadlinePart("Nothing is held back."),)
+    culprit = finding.culprit
+    named = HeadlinePart(culprit.name or finding.name, culprit.id)
+    words = CAUSE_WORDS.get(finding.cause, finding.cause)
+    verb = " is the bottleneck" if finding.severity == "holding" else ""
+    parts = [named, HeadlinePart(f"{verb}: {words}." if verb else f" {words}.")]
+    if finding.waiters:
+        first = finding.waiters[0]
+        others = finding.waiters_total - 1
+        more = f" and {others} other{'s' if others > 1 else ''} wait for it." if others else ""
+        parts += [HeadlinePart(" "), HeadlinePart(first.name, first.id)]
+        parts.append(HeadlinePart(more or " waits for it."))
+    return tuple(parts)
+
+
+CAUSE_WORDS: Final = {
+    "memory": "is above its limit",
+    "disk": "too little is free",
+    "busy": "it does all it can",
+    "routing": "parsing and routing",
+    "index": "index writes, or one hot queue",
+    "slow": "it is slow",
+    "hung": "a sync does not come back",
+    "room": "it has most of the in-flight pool",
+    "limit": "it is reached",
+    "read": "its read is slow",
+    "transform": "its transform is slow",
+    "sink": "its sink is slow",
+    "unknown": "which part of it is slow is not known",
+    "own-limit": "takes no more than its own limit allows",
+    "silent": "does not poll",
+    "not-started": "has a lease and did not begin",
+    "lease-broken": "lost its lease",
+    "nobody": "has messages, and nobody consumes",
+    "never-acks": "never acks",
+    "slow-consumer": "is slow",
+    "not-reading": "does not read what it was sent",
+    "requeue-loop": "takes the same message and gives it back, again and again",
+    "unroutable": "publishes what no queue wants",
+    "drop-head": "drops its oldest messages: it is full",
+    "ring": "keeps the newest only, as it was asked to",
+    "length-limit": "refuses what is published: it is full",
+    "dead-letters": "has more and more dead letters",
+    "external": "is beside the chain",
+    "cycle": "wait for each other",
+    "does-not-ask": "does not ask for more",
+    "stopped-pulling": "has stopped pulling",
+    "burials": "buries messages that died",
+}
+"""Cause -> what is said of the culprit after its name."""
+
+
+def _refusing(stage: StageView) -> Finding:
     why = STAGE_WORDS.get(stage.kind)
-    return Diagnosis(
+    return Finding(
         stage.kind,
         stage.name,
         f"{stage.label} is the bottleneck{f' ({why})' if why else ''}: {stage.refusing}; "
@@ -209,28 +469,68 @@ def _refusing(stage: StageView) -> Diagnosis:
         "publish",
         (stage.label,),
         stage.share,
+        severity="refusing",
+        culprit=_ref(stage),
+        cause=_stage_cause(stage),
+        since_ms=stage.since_ms if stage.sync is None else stage.sync.since_ms,
+        path=(stage.key,),
     )
 
 
-def _alarms(stages: Iterable[StageView]) -> list[Diagnosis]:
+def _trouble(trouble: TroubleView) -> Finding:
+    culprit = trouble.culprit
+    return Finding(
+        culprit.kind,
+        culprit.name,
+        f"{trouble.text}.",
+        "delivery" if trouble.severity == "dead" else "publish",
+        (stage_label(culprit.kind, culprit.name),),
+        severity=trouble.severity,
+        culprit=culprit,
+        cause=trouble.cause,
+        since_ms=trouble.since_ms,
+        waiters=trouble.waiters,
+        waiters_total=trouble.waiters_total,
+        path=(*[each.id for each in trouble.waiters[:1]], culprit.id),
+        detail=f"{trouble.count:,} messages so far.",
+        do=_advice(culprit.id, trouble.cause),
+    )
+
+
+def _alarms(stages: Iterable[StageView], raised: Iterable[AlarmView]) -> list[Finding]:
     """One finding per raised alarm, however many connections it holds."""
-    found: dict[Reason, list[StageView]] = {}
+    found: dict[Reason, list[StageView]] = {each.reason: [] for each in raised}
+    known = {each.reason: each for each in raised}
     for stage in stages:
         if stage.reason is not None and stage.reason.is_resource and stage.is_held:
             found.setdefault(stage.reason, []).append(stage)
-    return [
-        Diagnosis(
-            reason.value,
-            held[0].culprit,
-            f"The {reason.value} alarm holds {_publishers(held)}: {held[0].culprit}.",
-            "publish",
-            tuple(stage.label for stage in held[:_CHAIN_MAX]),
-            max(stage.share for stage in held),
-        )
-        for reason, held in found.items()
-    ]
+    return [_alarm(reason, held, known.get(reason)) for reason, held in found.items()]
 
 
+def _alarm(reason: Reason, held: list[StageView], alarm: AlarmView | None) -> Finding:
+    text = alarm.text if alarm is not None else held[0].culprit
+    # Channels of a held connection wait with it; people count connections.
+    blocked = [each for each in held if each.state == "blocked" and each.kind in _ALARMED]
+    since_ms = alarm.since_ms if alarm is not None else _oldest(blocked)
+    return Finding(
+        reason.value,
+        text,
+        f"The {reason.value} alarm holds {_publishers(held)}: {text}.",
+        "publish",
+        tuple(stage.label for stage in (blocked or held)[:_CHAIN_MAX]),
+        max((stage.share for stage in held), default=0.0),
+        severity="alarm",
+        culprit=Ref("alarm", f"alarm/{reason.value}", f"{reason.value} alarm"),
+        cause=reason.value,
+        since_ms=since_ms,
+        waiters=tuple([_waiter(each) for each in blocked[:WAITERS_MAX]]),
+        waiters_total=len(blocked),
+        path=(*[each.key for each in blocked[:1]], f"alarm/{reason.value}"),
+        do=_advice(f"alarm/{reason.value}", reason.value),
+    )
+
+
+_ALARMED: Final = ("connection", "sink")
 _CHAIN_MAX: Final = 16
 """Names listed in one finding; ten thousand held connections are one finding, not a page."""
 
@@ -249,19 +549,146 @@ def _publishers(held: list[StageView]) -> str:
     return "1 publishing connection" if blocked == 1 else f"{blocked} publishing connections"
 
 
-def _delivery_side(stages: Iterable[StageView]) -> list[Diagnosis]:
-    slow = sorted((s for s in stages if s.ready > 0), key=lambda s: s.ready, reverse=True)
-    return [finding for stage in slow if (finding := _subscription(stage)) is not None]
+def _waiter(stage: StageView) -> WaiterView:
+    return WaiterView(stage.key, stage.name, stage.since_ms, stage.share)
 
 
-def _subscription(stage: StageView) -> Diagnosis | None:
-    """Why messages that are ready are not delivered; None when they are about to be."""
+def _oldest(stages: Iterable[StageView]) -> int | None:
+    return min((each.since_ms for each in stages if each.since_ms is not None), default=None)
+
+
+# ---- advice -------------------------------------------------------------------------------------
+# Commands that help, by what is to blame. Each exists and works (tests/unit/flow/test_advice.py).
+
+
+def _advice(culprit_id: str, cause: str) -> tuple[Advice, ...]:
+    kind, _, rest = culprit_id.partition("/")
+    if kind == "alarm":
+        return _ALARM_ADVICE[rest]
+    if kind == "limit":
+        setting, _, limited = rest.partition("/")
+        if not limited.startswith("topic/") or setting not in _LIMIT_OPTIONS:
+            return (Advice("see what the setting means", "penstock settings"),)
+        return (_limit_advice(limited, setting),)
+    if kind in ("topic", "sub"):
+        topic = f"topic/{rest.partition('/')[0]}"
+        if cause in ("length-limit", "drop-head", "ring"):
+            return (_limit_advice(topic, "length_max"),)
+        return (Advice("see who reads it", f"penstock topics show {topic_argument(topic)}"),)
+    return _STAGE_ADVICE.get(kind, ())
+
+
+def _limit_advice(topic_id: str, setting: str) -> Advice:
+    why, option = _LIMIT_OPTIONS[setting]
+    return Advice(why, f"penstock topics set {topic_argument(topic_id)} {option}")
+
+
+_STAGE_ADVICE: Final = {
+    "query": (Advice("see what it says of itself", "penstock queries"),),
+    "log": (Advice("look at the disk and the settings", "penstock doctor"),),
+}
+
+
+def topic_argument(topic_id: str) -> str:
+    """A topic's id as an argument of a command."""
+    name, *rest = topic_id.removeprefix("topic/").split("@")
+    name = unquote(name)
+    quoted = (
+        name if name.replace("-", "").replace(".", "").replace("_", "").isalnum() else repr(name)
+    )
+    return f"{quoted} --space {unquote(rest[0])}" if rest and rest[0] else quoted
+
+
+_ALARM_ADVICE: Final = {
+    "memory": (
+        Advice("see who is behind", "penstock groups list"),
+        Advice("allow more, until the next start", "penstock limits set --memory 0.9"),
+    ),
+    "disk": (
+        Advice("see who fills the disk", "penstock topics list"),
+        Advice("ask for less, until the next start", "penstock limits set --disk-free 1GiB"),
+    ),
+}
+
+_LIMIT_OPTIONS: Final = {
+    "length_max": ("take the limit away", "--length-max 0"),
+    "bytes_max": ("take the limit away", "--bytes-max 0"),
+    "publish_messages_per_s": ("take the limit away", "--publish-rate 0"),
+    "publish_bytes_per_s": ("take the limit away", "--publish-bytes-rate 0"),
+    "quota_bytes_max": ("take the limit away", "--quota-bytes-max 0"),
+    "quota_age_ms_max": ("take the limit away", "--quota-age-max 0"),
+}
+"""Setting of a topic -> what to do about it, as an option of ``penstock topics set``."""
+
+
+# ---- delivery side ------------------------------------------------------------------------------
+
+
+def _delivery_side(stages: Iterable[StageView]) -> list[Finding]:
+    stages = list(stages)
+    holding = {_topic_of_limit(each.waits_for) for each in stages if each.is_held}
+    slow = sorted((s for s in stages if _is_looked_at(s)), key=lambda s: s.ready, reverse=True)
+    found = [each for stage in slow for each in _subscription(stage, holding)]
+    parked = [each for each in found if each.severity == "parked"]
+    return [each for each in found if each.severity != "parked"] + parked[:PARKED_MAX]
+
+
+def _is_looked_at(stage: StageView) -> bool:
+    if stage.ready > 0 or stage.query is not None:
+        return True
+    progress = stage.progress
+    return progress is not None and (
+        progress.loops >= LOOPS_MIN
+        or progress.discarding_ms is not None
+        or any(each.is_unlimited for each in stage.consumers)
+    )
+
+
+def _topic_of_limit(limit_id: str) -> str:
+    """The id of the topic that a limit limits; empty when it is no such limit."""
+    if not limit_id.startswith("limit/"):
+        return ""
+    _, _, limited = limit_id.removeprefix("limit/").partition("/")
+    return limited if limited.startswith("topic/") else ""
+
+
+def _subscription(stage: StageView, holding: set[str]) -> list[Finding]:
+    """Why messages that are ready are not delivered; nothing when they are about to be."""
     if stage.query is not None:
-        return _query(stage, stage.query)
+        found = _query(stage, stage.query)
+        return [] if found is None else [found]
+    progress = stage.progress
+    findings: list[Finding] = []
+    if progress is not None:
+        if progress.discarding_ms is not None:
+            findings.append(_discarding(stage, progress))
+        if progress.loops >= LOOPS_MIN and progress.unsettled_ms >= RECENT_MS:
+            return [*findings, _looping(stage, progress)]
+        unread = _without_window(stage, progress)
+        if unread is not None:
+            return [*findings, unread]
+        if not stage.ready or not progress.is_behind:
+            return findings
+    finding = _behind(stage, progress, is_holding=stage.belongs_to in holding)
+    return findings if finding is None else [*findings, finding]
+
+
+def _behind(stage: StageView, progress: ProgressView | None, *, is_holding: bool) -> Finding | None:
     consumers = stage.consumers
     behind = f"{stage.ready} messages are ready in {stage.label}"
+    if stage.members and not consumers:
+        return _member(stage, progress, behind)
     if not consumers:
-        return _delivery(stage, "subscription", stage.name, f"{behind}, but nobody consumes.")
+        is_missed = progress is None or progress.was_read or is_holding
+        nobody = "nobody consumes" if is_missed else "nobody has consumed for an hour, or ever"
+        return _delivery(
+            stage,
+            "subscription",
+            stage.name,
+            f"{behind}, but {nobody}.",
+            cause="nobody",
+            severity="behind" if is_missed else "parked",
+        )
     if any(_is_served(consumer) for consumer in consumers):
         return _burying(stage, behind)
     # Who stands by is not the reason, unless all do.
@@ -272,12 +699,115 @@ def _subscription(stage: StageView) -> Diagnosis | None:
         at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
         if at_limit:
             worst = max(at_limit, key=lambda consumer: consumer.unacked)
-            return _delivery(stage, "consumer", worst.name, f"{behind}; {_slow(worst)}.")
-        unread = [consumer.name for consumer in consumers if consumer.is_unsent_high]
+            return _slow_consumer(stage, worst, progress, f"{behind}; ")
+        unread = [consumer for consumer in consumers if consumer.is_unsent_high]
         if unread:
-            deaf = f"the network or consumer {unread[0]} is slow: it does not read what it was sent"
-            return _delivery(stage, "network", unread[0], f"{behind}; {deaf}.")
-    return _delivery(stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.")
+            name = unread[0].name
+            deaf = f"the network or consumer {name} is slow: it does not read what it was sent"
+            found = _delivery(stage, "network", name, f"{behind}; {deaf}.", cause="not-reading")
+            return _of_consumer(found, stage, unread[0])
+    found = _delivery(
+        stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.", cause=reason.value
+    )
+    return replace(found, detail=_names(concerned))
+
+
+def _names(consumers: Sequence[ConsumerView]) -> str:
+    return "Consumers: " + ", ".join([each.name for each in consumers[:WAITERS_MAX]]) + "."
+
+
+def _member(stage: StageView, progress: ProgressView | None, behind: str) -> Finding:
+    """A group that reads by asking: it has members, so somebody consumes."""
+    unread_ms = 0 if progress is None or progress.unread_ms is None else progress.unread_ms
+    stopped = unread_ms >= STUCK_MS
+    names = ", ".join(stage.members[:NAMED_MAX])
+    more = len(stage.members) - NAMED_MAX
+    who = names + (f" and {more} more" if more > 0 else "")
+    said = (
+        f"has not pulled for {unread_ms // 1000} s"
+        if stopped
+        else "does not ask for more: it is slow, or at a threshold of its own"
+    )
+    found = _delivery(
+        stage,
+        "consumer",
+        stage.members[0],
+        f"{behind}, but its client {who} {said}.",
+        cause="stopped-pulling" if stopped else "does-not-ask",
+    )
+    client = stage.members[0]
+    return replace(found, culprit=Ref("client", f"client/{client}", client))
+
+
+def _slow_consumer(
+    stage: StageView, consumer: ConsumerView, progress: ProgressView | None, before: str
+) -> Finding:
+    is_stuck = progress is not None and progress.unsettled_ms >= STUCK_MS
+    if is_stuck and progress is not None:
+        said = (
+            f"consumer {consumer.name} never acks: it has {consumer.unacked} unsettled messages "
+            f"and has settled nothing for {progress.unsettled_ms // 1000} s"
+        )
+    else:
+        said = _slow(consumer)
+    found = _delivery(
+        stage,
+        "consumer",
+        consumer.name,
+        f"{before}{said}.",
+        cause="never-acks" if is_stuck else "slow-consumer",
+    )
+    return _of_consumer(found, stage, consumer)
+
+
+def _of_consumer(finding: Finding, stage: StageView, consumer: ConsumerView) -> Finding:
+    culprit = Ref("consumer", consumer.id or f"consumer/{consumer.name}", consumer.name)
+    path = (stage.key, culprit.id, *([consumer.connection] if consumer.connection else []))
+    detail = f"It is on {consumer.connection}." if consumer.connection else ""
+    return replace(finding, culprit=culprit, path=path, detail=detail)
+
+
+def _without_window(stage: StageView, progress: ProgressView) -> Finding | None:
+    """A consumer that asked for no window: nothing is ever ready, and it has everything."""
+    held = [
+        each
+        for each in stage.consumers
+        if each.is_unlimited and each.unacked >= UNLIMITED_MIN and not each.is_at_limit
+    ]
+    if not held or progress.unacked_age_ms < STUCK_MS:
+        return None
+    worst = max(held, key=lambda each: each.unacked)
+    before = f"{stage.label} has {worst.unacked} unsettled messages, the oldest "
+    before += f"{progress.unacked_age_ms // 1000} s old; "
+    found = _slow_consumer(stage, replace(worst, unacked_max=0), progress, before)
+    return replace(found, since_ms=None)
+
+
+def _looping(stage: StageView, progress: ProgressView) -> Finding:
+    name = stage.consumers[0].name if stage.consumers else stage.name
+    said = (
+        f"message {progress.loop_offset} of {stage.label} came back {progress.loops} times in a "
+        "row, and nothing is settled"
+    )
+    found = _delivery(
+        stage, "consumer", name, f"{said}: consumer {name} requeues it.", cause="requeue-loop"
+    )
+    return _of_consumer(found, stage, stage.consumers[0]) if stage.consumers else found
+
+
+def _discarding(stage: StageView, progress: ProgressView) -> Finding:
+    """Old messages make room for new ones: a loss to who reads them, a ring to who does not."""
+    is_ring = not progress.was_read
+    said = f"{progress.discarded} of its oldest messages were dropped for want of room"
+    found = _delivery(
+        stage,
+        "subscription",
+        stage.name,
+        f"{stage.label} is full: {said}.",
+        cause="ring" if is_ring else "drop-head",
+        severity="parked" if is_ring else "discarding",
+    )
+    return replace(found, since_ms=progress.discarding_ms)
 
 
 WITHHELD_WORDS: Final = {
@@ -332,6 +862,8 @@ def _why(reason: Withheld, concerned: Sequence[ConsumerView]) -> str:
 
 def _slow(consumer: ConsumerView) -> str:
     has = f"{consumer.unacked} unsettled messages, its limit is {consumer.unacked_max}"
+    if not consumer.unacked_max:
+        has = f"{consumer.unacked} unsettled messages, and no limit (prefetch)"
     if Withheld.BYTES in consumer.blocked_by and Withheld.UNSETTLED not in consumer.blocked_by:
         has = (
             f"{size_text(consumer.unacked_bytes)} of unsettled messages, "
@@ -344,29 +876,52 @@ def _stands_by(consumer: ConsumerView) -> bool:
     return Withheld.INACTIVE in consumer.blocked_by
 
 
-def _burying(stage: StageView, behind: str) -> Diagnosis | None:
+def _burying(stage: StageView, behind: str) -> Finding | None:
     """It has consumers who would take them, but nothing is delivered before the dead are buried."""
     undone = stage.undone
     if undone is None or undone.what != BURIALS:
         return None
     does = f"it first buries {undone.count} messages that died"
-    return _delivery(stage, BURIALS, stage.name, f"{behind}; {does}.")
+    return _delivery(stage, BURIALS, stage.name, f"{behind}; {does}.", cause=BURIALS)
 
 
-def _query(stage: StageView, query: QueryView) -> Diagnosis | None:
+def _query(stage: StageView, query: QueryView) -> Finding | None:
     """Why a Spark query is behind; None while it simply has its next batch before it."""
+    culprit = Ref("query", stage.id or f"query/{query.name}", query.name)
     behind = f"Spark query {query.name} is {stage.ready} messages behind"
+
+    def found(sentence: str, cause: str) -> Finding:
+        finding = _delivery(stage, "query", query.name, sentence, cause=cause)
+        return replace(
+            finding,
+            culprit=culprit,
+            path=(stage.belongs_to or stage.key, culprit.id),
+            do=_advice(culprit.id, cause),
+        )
+
+    if query.lease_text:
+        return found(
+            f"The lease of Spark query {query.name} is broken: {query.lease_text}.", "lease-broken"
+        )
+    if not stage.ready:
+        return None
     if not query.is_alive:
-        return _delivery(stage, "query", query.name, f"{behind}, and it does not poll.")
+        if not query.polls:
+            return found(f"{behind}: it has a lease and did not begin to read.", "not-started")
+        return found(f"{behind}, and it does not poll.", "silent")
     if not (query.is_limited or query.is_holding):
         return None
-    part = f"its {query.slow_part} is the slow part" if query.slow_part else "which part is unknown"
+    if query.slow_part == "own-limit":
+        part = "it takes no more than its own limit allows (maxRowsPerTrigger)"
+    elif query.slow_part == "transform or sink":
+        part = "its transform or sink is the slow part"
+    else:
+        part = f"its {query.slow_part} is the slow part" if query.slow_part else ""
+    part = part or "which part is unknown"
     waits = "; publishers wait for it" if query.is_holding else ""
-    return _delivery(
-        stage,
-        "query",
-        query.name,
+    return found(
         f"{behind} at {round(query.messages_per_s)} messages a second: {part}{waits}.",
+        query.slow_part or "unknown",
     )
 
 
@@ -376,8 +931,30 @@ def _is_served(consumer: ConsumerView) -> bool:
     return not any(each in WITHHELD_WORDS for each in consumer.blocked_by)
 
 
-def _delivery(stage: StageView, kind: str, name: str, sentence: str) -> Diagnosis:
-    return Diagnosis(kind, name, sentence, "delivery", (stage.label,), stage.share)
+def _delivery(
+    stage: StageView,
+    kind: str,
+    name: str,
+    sentence: str,
+    *,
+    cause: str,
+    severity: Severity = "behind",
+) -> Finding:
+    progress = stage.progress
+    return Finding(
+        kind,
+        name,
+        sentence,
+        "delivery",
+        (stage.label,),
+        stage.share,
+        severity=severity,
+        culprit=_ref(stage),
+        cause=cause,
+        since_ms=stage.since_ms if progress is None else progress.since_ms,
+        path=(*([stage.belongs_to] if stage.belongs_to else []), stage.key),
+        do=_advice(stage.key, cause),
+    )
 
 
 # ---- held chains --------------------------------------------------------------------------------
@@ -415,30 +992,30 @@ _PASSING_ON: Final = (None, Reason.FLOW, Reason.ROOM)
 """Reasons to wait for a stage; every other one is a limit, which ends the walk."""
 _PUBLISHERS: Final = ("connection", "channel", "sink")
 """Stages at which people wait."""
-_CHAIN_LABELS: Final = ("connection ", "channel ", "queue ", "log")
-"""How labels of stages begin; one that is not in view is gone, or one of too many."""
+_CHAIN_KINDS: Final = ("connection", "channel", "queue", "log")
+"""How ids and labels of stages begin; one that is not in view is gone, or one of too many."""
 _DELIVERY_KINDS: Final = ("subscription", "consumer")
 
 
-def held_chains(stages: Sequence[StageView]) -> list[Diagnosis]:
+def held_chains(stages: Sequence[StageView]) -> list[Finding]:
     """A finding for every stage that somebody waits for, the one most waited for first."""
-    by_label = {stage.label: stage for stage in stages}
+    by_key = {stage.key: stage for stage in stages}
     starts: list[tuple[StageView, _WaitChain]] = []
     # Ten thousand connections that wait for the same stage go the same way: it is walked once.
     chains: dict[tuple[str, Reason | None, str], _WaitChain] = {}
     for stage in stages:
         if not stage.is_held or (stage.reason is not None and stage.reason.is_resource):
             continue
-        key = (stage.kind, stage.reason, stage.culprit)
-        chain = chains.get(key) if stage.culprit else None
+        key = (stage.kind, stage.reason, stage.awaited)
+        chain = chains.get(key) if stage.awaited else None
         if chain is None:
-            chain = chains[key] = _WaitChain(stage, by_label)
+            chain = chains[key] = _WaitChain(stage, by_key)
         starts.append((stage, chain))
     # Who waits is what counts; those that are waited for are on its way already.
-    awaited = {each.label for chain in chains.values() for each in chain.held}
-    findings = _FindingsByEnd()
+    awaited = {each.key for chain in chains.values() for each in chain.held}
+    findings = _FindingsByEnd(by_key)
     for stage, chain in starts:
-        if stage.label not in awaited or chain.is_ring:
+        if stage.key not in awaited or chain.is_ring:
             findings.add(stage, chain)
     return findings.findings()
 
@@ -446,24 +1023,24 @@ def held_chains(stages: Sequence[StageView]) -> list[Diagnosis]:
 class _WaitChain:
     """What comes after a held stage, as far as somebody waits."""
 
-    def __init__(self, start: StageView, by_label: dict[str, StageView]) -> None:
+    def __init__(self, start: StageView, by_key: dict[str, StageView]) -> None:
         self.held: Final[list[StageView]] = []
         """Stages that are held themselves, after the first."""
         self.end: StageView | None = None
         """The first that is not; None when the last one waits for a limit, or for nobody known."""
         self.is_ring = False
-        seen = {start.label}
+        seen = {start.key}
         stage = start
         while stage.reason in _PASSING_ON:
-            following = _next_stage(stage, by_label)
+            following = _next_stage(stage, by_key)
             if following is None:
                 return
-            if following.label in seen or not following.is_held:
+            if following.key in seen or not following.is_held:
                 # A ring of held stages is named instead of walked for ever. Law 3 forbids it.
                 self.end = following
                 self.is_ring = following.is_held
                 return
-            seen.add(following.label)
+            seen.add(following.key)
             self.held.append(following)
             stage = following
 
@@ -479,31 +1056,33 @@ class _WaitChain:
             before = stage
         return -1
 
-    def finding(self, start: StageView, blamed: int) -> Diagnosis | None:
+    def finding(self, start: StageView, blamed: int) -> Finding | None:
         """What there is to say about it."""
         chain = [start, *self.held]
-        labels, last = [stage.label for stage in chain], chain[-1]
+        last = chain[-1]
         if self.is_ring:
-            return _ring(self.end or last, labels, start.share)
+            return _ring(self.end or last, chain)
         if blamed >= 0:
-            return _bottleneck(self.held[blamed], labels[: blamed + 1], start.share)
+            return _bottleneck(self.held[blamed], chain[: blamed + 1])
         if last.reason is not None and last.reason.is_resource:
             return None
         if last.reason not in (None, Reason.FLOW) and self.end is None:
-            return _limit(last, labels, start.share)
+            return _limit(last, chain)
         if self.end is None:
-            return _beyond(last, labels, start.share)
-        return _bottleneck(self.end, labels, start.share)
+            return _beyond(last, chain)
+        return _bottleneck(self.end, chain)
 
 
 class _FindingsByEnd:
-    """Findings by their end, and how much waiting each of them explains."""
+    """Findings by their end, who waits there, and how much waiting each of them explains."""
 
-    def __init__(self) -> None:
-        self._found: dict[tuple[_WaitChain, int], Diagnosis | None] = {}
-        self._best: dict[tuple[str, str], Diagnosis] = {}
-        self._waiting: dict[tuple[str, str], float] = {}
-        self._unfelt: dict[tuple[str, str], float] = {}
+    def __init__(self, by_key: dict[str, StageView]) -> None:
+        self._by_key = by_key
+        self._found: dict[tuple[_WaitChain, int], Finding | None] = {}
+        self._best: dict[str, Finding] = {}
+        self._waiting: dict[str, float] = {}
+        self._unfelt: dict[str, float] = {}
+        self._starts: dict[str, list[StageView]] = {}
 
     def add(self, start: StageView, chain: _WaitChain) -> None:
         key = (chain, chain.blamed(start))
@@ -512,7 +1091,8 @@ class _FindingsByEnd:
         finding = self._found[key]
         if finding is None:
             return
-        end = (finding.kind, finding.name)
+        end = finding.culprit.id
+        self._starts.setdefault(end, []).append(start)
         if start.kind in _PUBLISHERS:
             self._waiting[end] = self._waiting.get(end, 0.0) + start.weight
         else:
@@ -522,43 +1102,91 @@ class _FindingsByEnd:
         if known is None or len(finding.chain) > len(known.chain):
             self._best[end] = finding
 
-    def findings(self) -> list[Diagnosis]:
+    def findings(self) -> list[Finding]:
         """The heaviest first; ties go to the longer chain: it has looked further downstream."""
 
-        def order(end: tuple[str, str]) -> tuple[float, int]:
+        def order(end: str) -> tuple[float, int]:
             weight = self._waiting.get(end, 0.0) + self._unfelt.get(end, 0.0)
             return weight, len(self._best[end].chain)
 
-        return [
-            self._best[end]
-            if end in self._waiting or self._unfelt[end] >= FELT
-            else replace(self._best[end], is_felt=False)
-            for end in sorted(self._best, key=order, reverse=True)
+        return [self._told(end) for end in sorted(self._best, key=order, reverse=True)]
+
+    def _told(self, end: str) -> Finding:
+        """The finding with everybody who waits."""
+        starts = self._starts[end]
+        connections = [each for each in starts if each.kind in _ALARMED]
+        owners = {each.key for each in connections}
+        # A channel held by the same limit as its connection waits with it.
+        alone = [
+            each for each in starts if each.kind == "channel" and each.belongs_to not in owners
         ]
+        waiting = connections + alone
+        waiting.sort(key=lambda each: -each.share)
+        is_felt = end in self._waiting or self._unfelt[end] >= FELT
+        finding = self._best[end]
+        return replace(
+            finding,
+            is_felt=is_felt,
+            since_ms=_oldest(waiting or starts),
+            is_now=any(each.state != "running" for each in starts),
+            waiters=tuple([_waiter(each) for each in waiting[:WAITERS_MAX]]),
+            waiters_total=len(waiting),
+            starved=self._starved(waiting, finding),
+        )
+
+    def _starved(self, waiting: Iterable[StageView], finding: Finding) -> tuple[str, ...]:
+        """Topics whose publishers wait for something that is not theirs."""
+        on_path = set(finding.path)
+        found: dict[str, None] = {}
+        for stage in waiting:
+            channels = (
+                [self._by_key[each] for each in stage.downstream_ids if each in self._by_key]
+                if stage.kind == "connection"
+                else [stage]
+            )
+            for channel in channels:
+                for queue_id in channel.downstream_ids:
+                    topic = topic_of_queue(queue_id)
+                    if queue_id not in on_path and topic not in on_path:
+                        found[topic] = None
+            if len(found) >= STARVED_MAX:
+                break
+        return tuple(found)[:STARVED_MAX]
 
 
-def _ring(first: StageView, chain: list[str], share: float) -> Diagnosis:
-    return Diagnosis(
+def topic_of_queue(queue_id: str) -> str:
+    """``queue/NAME/2`` is a part of ``topic/NAME``."""
+    return "topic/" + queue_id.removeprefix("queue/").rpartition("/")[0]
+
+
+def _ring(first: StageView, chain: list[StageView]) -> Finding:
+    labels = [each.label for each in chain]
+    return Finding(
         "ring",
         first.label,
-        f"These stages wait for each other: {' -> '.join(chain)} -> {first.label}.",
+        f"These stages wait for each other: {' -> '.join(labels)} -> {first.label}.",
         "publish",
-        tuple(chain),
-        share,
+        tuple(labels),
+        chain[0].share,
+        severity="holding",
+        culprit=_ref(first),
+        cause="cycle",
+        path=tuple([each.key for each in chain]),
     )
 
 
-def _next_stage(stage: StageView, by_label: dict[str, StageView]) -> StageView | None:
-    named = by_label.get(stage.culprit)
+def _next_stage(stage: StageView, by_key: dict[str, StageView]) -> StageView | None:
+    named = by_key.get(stage.awaited)
     if named is not None:
         return named
     if stage.reason is Reason.ROOM:
         # Whoever has the room is no part of its own chain.
         return None
-    if stage.culprit and not stage.culprit.startswith(_CHAIN_LABELS):
+    if stage.awaited and not stage.awaited.startswith(_CHAIN_KINDS):
         # Something beside the chain: a fault on purpose, say. What comes next is not to blame.
         return None
-    links = [by_label[label] for label in stage.downstream if label in by_label]
+    following = stage.downstream_ids or stage.downstream
+    links = [by_key[key] for key in following if key in by_key]
     # A held link leads on; otherwise the only link is the culprit, and of several none is proven.
     held = [link for link in links if link.is_held]
     if held:
@@ -566,45 +1194,98 @@ def _next_stage(stage: StageView, by_label: dict[str, StageView]) -> StageView |
     return links[0] if len(links) == 1 else None
 
 
-def _bottleneck(stage: StageView, chain: list[str], share: float) -> Diagnosis:
+def _bottleneck(stage: StageView, chain: list[StageView]) -> Finding:
+    labels = [each.label for each in chain]
     why = STAGE_WORDS.get(stage.kind)
-    return Diagnosis(
+    return Finding(
         stage.kind,
         stage.name,
         f"{stage.label} is the bottleneck{f' ({why})' if why else ''}: "
-        f"{' -> '.join(chain)} {'waits' if len(chain) == 1 else 'wait'} for it "
-        f"{percent(share)} of the time.",
+        f"{' -> '.join(labels)} {'waits' if len(chain) == 1 else 'wait'} for it "
+        f"{percent(chain[0].share)} of the time.",
         "publish",
-        tuple(chain),
-        share,
+        tuple(labels),
+        chain[0].share,
+        severity="holding",
+        culprit=_ref(stage),
+        cause=_stage_cause(stage),
+        path=(*[each.key for each in chain], stage.key),
+        detail=_stage_detail(stage),
+        do=_advice(stage.key, ""),
     )
 
 
-def _beyond(stage: StageView, chain: list[str], share: float) -> Diagnosis:
+def _stage_cause(stage: StageView) -> str:
+    if stage.kind == "log":
+        is_hung = stage.sync is not None and stage.sync.age_ms > HUNG_MS
+        return "hung" if is_hung else "slow"
+    return {"connection": "room", "channel": "routing", "queue": "index"}.get(stage.kind, "busy")
+
+
+def _stage_detail(stage: StageView) -> str:
+    sync = stage.sync
+    if sync is None:
+        return ""
+    under_way = f" One is under way for {sync.age_ms / 1000:.1f} s." if sync.age_ms else ""
+    return (
+        f"Syncs take {sync.p50_ms:g} ms (p50), {sync.p99_ms:g} ms (p99); "
+        f"{size_text(sync.unsynced_bytes)} wait for one.{under_way}"
+    )
+
+
+def _beyond(stage: StageView, chain: list[StageView]) -> Finding:
     """Held by something that is no stage in view."""
-    who = stage.culprit or f"what comes after {stage.label}"
-    return Diagnosis(
+    labels = [each.label for each in chain]
+    who = str(stage.culprit) or f"what comes after {stage.label}"
+    culprit_id = stage.waits_for or f"external/{who}"
+    return Finding(
         "unknown" if not stage.culprit else "external",
         who,
-        f"{' -> '.join(chain)} {'waits' if len(chain) == 1 else 'wait'} for {who} "
-        f"{percent(share)} of the time.",
+        f"{' -> '.join(labels)} {'waits' if len(chain) == 1 else 'wait'} for {who} "
+        f"{percent(chain[0].share)} of the time.",
         "publish",
-        tuple(chain),
-        share,
+        tuple(labels),
+        chain[0].share,
+        severity="holding",
+        culprit=Ref("external", culprit_id, who),
+        cause="external",
+        path=(*[each.key for each in chain], culprit_id),
     )
 
 
-def _limit(stage: StageView, chain: list[str], share: float) -> Diagnosis:
+def _limit(stage: StageView, chain: list[StageView]) -> Finding:
     assert stage.reason is not None
-    return Diagnosis(
-        "query" if stage.reason is Reason.SPARK else "limit",
-        stage.culprit,
+    is_query = stage.reason is Reason.SPARK
+    culprit_id = stage.waits_for or f"limit/{stage.culprit}"
+    culprit = Ref(culprit_id.partition("/")[0], culprit_id, _limit_name(culprit_id))
+    topic = _topic_of_limit(culprit_id)
+    return Finding(
+        "query" if is_query else "limit",
+        str(stage.culprit),
         f"{stage.label} is held by a limit ({stage.reason.value}): {stage.culprit}; "
-        f"{percent(share)} of the time.",
+        f"{percent(chain[0].share)} of the time.",
         "delivery" if stage.kind in _DELIVERY_KINDS else "publish",
-        tuple(chain),
-        share,
+        tuple([each.label for each in chain]),
+        chain[0].share,
+        severity="behind" if stage.kind in _DELIVERY_KINDS else "holding",
+        culprit=culprit,
+        cause=stage.reason.value,
+        path=(*[each.key for each in chain], *([topic] if topic else []), culprit_id),
+        detail=f"{stage.culprit}.",
+        do=_advice(culprit_id, stage.reason.value),
     )
+
+
+def _limit_name(culprit_id: str) -> str:
+    """``limit/length_max/topic/orders`` as people say it."""
+    kind, _, rest = culprit_id.partition("/")
+    if kind != "limit":
+        return unquote(rest) or kind
+    setting, _, limited = rest.partition("/")
+    if not limited:
+        return setting
+    of, _, name = limited.partition("/")
+    return f"{setting} of {of} {unquote(name)}"
 
 
 def percent(share: float) -> str:

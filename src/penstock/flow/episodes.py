@@ -42,6 +42,8 @@ class Episode(msgspec.Struct, frozen=True, gc=False):
     stalled_ms: int
     """Time truly held; less than until - since when the episode had gaps."""
     stalls: int
+    ended: str = "released"
+    """How: ``released``, ``refused``, ``channel-closed``, ``connection-lost`` or ``deleted``."""
 
 
 class EdgeSink(Protocol):
@@ -57,6 +59,7 @@ class _Open:
 
     __slots__ = (
         "culprit",
+        "ended",
         "held_since_ms",
         "holders",
         "left_ms",
@@ -67,12 +70,21 @@ class _Open:
 
     def __init__(self, culprit: str, now_ms: int) -> None:
         self.culprit = culprit
+        self.ended = "released"
         self.since_ms = now_ms
         self.held_since_ms: int | None = now_ms
         self.holders = 1
         self.left_ms = now_ms
         self.stalled_ms = 0
         self.stalls = 1
+
+
+_GONE: Final = {
+    "connection": "connection-lost",
+    "channel": "channel-closed",
+    "queue": "deleted",
+}
+"""Kind of stage -> how an episode ends that ends with it."""
 
 
 class Episodes:
@@ -87,6 +99,7 @@ class Episodes:
         "_sink",
         "_stalled_ms",
         "_stalled_since_ms",
+        "id",
         "kind",
         "memory_ms",
         "name",
@@ -99,10 +112,12 @@ class Episodes:
         *,
         kind: str = "",
         name: str = "",
+        stage_id: str = "",
         sink: EdgeSink | None = None,
     ) -> None:
         self.kind = kind
         self.name = name
+        self.id = stage_id
         self.memory_ms = memory_ms
         # Made at the first stall, like the share: most stages never stall, an empty deque is 600
         # bytes, and there may be 100,000 stages.
@@ -169,9 +184,16 @@ class Episodes:
         """The stage is gone: every stall is left and every episode ends now."""
         for open_ in self._open.values():
             open_.holders = 1
+            open_.ended = _GONE.get(self.kind, "gone")
         ended = [self.left(reason, now_ms) for reason in list(self._open)]
         rest = [self._end(reason, open_) for reason, open_ in list(self._open.items())]
         return [episode for episode in ended if episode is not None] + rest
+
+    def refused(self, reason: Reason) -> None:
+        """What was held is told no: so the episode ends, if it does not go on with the next."""
+        open_ = self._open.get(reason)
+        if open_ is not None:
+            open_.ended = "refused"
 
     def reasons(self, now_ms: int) -> dict[Reason, str]:
         """Reason -> culprit of what holds the stage now or held it within the memory.
@@ -256,7 +278,13 @@ class Episodes:
     def _end(self, reason: Reason, open_: _Open) -> Episode:
         del self._open[reason]
         episode = Episode(
-            reason, open_.culprit, open_.since_ms, open_.left_ms, open_.stalled_ms, open_.stalls
+            reason,
+            open_.culprit,
+            open_.since_ms,
+            open_.left_ms,
+            open_.stalled_ms,
+            open_.stalls,
+            open_.ended,
         )
         if self._history is None:
             self._history = deque(maxlen=HISTORY_MAX)
@@ -376,6 +404,9 @@ class FlowEdge(msgspec.Struct, frozen=True, gc=False):
     culprit: str
     at_ms: int
     episode: Episode | None = None
+    stage_id: str = ""
+    since_ms: int = 0
+    """When the episode began."""
 
 
 class Journal:
@@ -412,9 +443,11 @@ class Journal:
             for episodes in list(self.open):
                 episodes.settle(now_ms)
 
-    def episodes(self, kind: str, name: str) -> Episodes:
+    def episodes(self, kind: str, name: str, stage_id: str = "") -> Episodes:
         """A stage's history that reports here."""
-        return Episodes(self.window_ms, self.memory_ms, kind=kind, name=name, sink=self)
+        return Episodes(
+            self.window_ms, self.memory_ms, kind=kind, name=name, stage_id=stage_id, sink=self
+        )
 
     def take_edges(self) -> list[FlowEdge]:
         """The edges since the last call, oldest first."""
@@ -440,7 +473,17 @@ class Journal:
         if not self.open:
             self._settle_at_ms = at_ms + SETTLE_EVERY_MS
         self.open[episodes] = None
-        self._note(FlowEdge(episodes.kind, episodes.name, reason, culprit, at_ms))
+        self._note(
+            FlowEdge(
+                episodes.kind,
+                episodes.name,
+                reason,
+                culprit,
+                at_ms,
+                stage_id=episodes.id,
+                since_ms=at_ms,
+            )
+        )
 
     def ended(self, episodes: Episodes, episode: Episode) -> None:
         """An episode is over (called by ``Episodes``)."""
@@ -454,6 +497,8 @@ class Journal:
                 episode.culprit,
                 episode.until_ms,
                 episode,
+                episodes.id,
+                episode.since_ms,
             )
         )
 

@@ -3,6 +3,8 @@
 The value of a reason is the text shown to people and used as the metric label, so it never changes.
 """
 
+from __future__ import annotations
+
 from enum import Enum
 
 
@@ -41,3 +43,25 @@ class Reason(Enum):
 
 
 _RESOURCES = frozenset((Reason.MEMORY, Reason.DISK))
+
+
+class Culprit(str):
+    """Who or what holds somebody: words for people, and the id of the thing they mean.
+
+    It is passed on wherever its words are (gates, episodes, events), so that nobody has to find the
+    thing by its words again: two things may share them.
+    """
+
+    __slots__ = ("id",)
+
+    id: str
+
+    def __new__(cls, words: str, culprit_id: str) -> Culprit:
+        made = super().__new__(cls, words)
+        made.id = culprit_id
+        return made
+
+
+def id_of(culprit: str) -> str:
+    """The id of a culprit; empty when only words are known."""
+    return culprit.id if isinstance(culprit, Culprit) else ""

@@ -15,6 +15,7 @@ Not here: recovery (``recovery.py``), the thread (``server/turns.py``), cursors 
 import sys
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -58,6 +59,8 @@ __all__ = [
 ]
 
 
+DELAYED_STEPS: Final = 4
+"""What it costs to note a delayed row, in index entries."""
 ENTERED_AT_CLOSE: Final = 100_000
 """Promised entries made in one go when nobody waits for anything else any more."""
 
@@ -110,7 +113,7 @@ class Store:
         """The last batch of every sink."""
         self.stages: Final = parts.stages
         """Rows beside the log."""
-        self._coming: list[Copied] = []
+        self._coming: deque[Copied] = deque()
         """Delayed rows of commits, not noted yet; bounded as the copy they come from."""
         self.epoch: Final = parts.writer.epoch
         self.counters: Final = StoreCounters()
@@ -272,7 +275,7 @@ class Store:
         made, whole = self._indexes.enter(rows_max)
         due: list[Due] = []
         while self._coming and made < rows_max:
-            position, block, _ = self._coming.pop(0)
+            position, block, _ = self._coming.popleft()
             deliver = array("q", block.times)
             if sys.byteorder == "big":
                 deliver.byteswap()
@@ -280,7 +283,7 @@ class Store:
                 self._delays.delayed(deliver_ms, position, length)
                 due.append((deliver_ms, position, length))
                 position += length
-            made += block.rows
+            made += DELAYED_STEPS * block.rows
         if not self.is_entering:
             self._retention.pinned = NOT_PINNED
         return whole, due

@@ -8,6 +8,7 @@ adapter; this file knows only the neutral form and which names are internal.
 
 import re
 from typing import Final, Literal, NamedTuple
+from urllib.parse import quote
 
 Domain = Literal["persistent", "non-persistent"]
 """Whether a topic is over the log; Pulsar's words, which are a part of its names."""
@@ -39,9 +40,32 @@ class TopicName(NamedTuple):
         return named if self.domain == PERSISTENT else f"{self.domain}://{named}"
 
     @property
+    def id(self) -> str:
+        """``topic/NAME``, ``topic/NAME@SPACE``: what programs call it (``object_id``)."""
+        return f"topic/{self.id_part}"
+
+    @property
+    def id_part(self) -> str:
+        """The same as a part of other ids; a topic without a log says so last."""
+        parts = [quote(self.name, safe="")]
+        if self.space or self.domain != PERSISTENT:
+            parts.append(quote(self.space, safe=""))
+        if self.domain != PERSISTENT:
+            parts.append(self.domain)
+        return "@".join(parts)
+
+    @property
     def is_hidden(self) -> bool:
         """True for names that belong to Penstock or to one protocol's own machinery."""
         return self.name.startswith(HIDDEN_PREFIXES)
+
+
+def object_id(kind: str, *parts: object) -> str:
+    """The stable id of a thing that people know by a name: ``connection/14``, ``query/etl``.
+
+    Names are percent-encoded, so no two things share an id whatever they are called.
+    """
+    return "/".join([kind, *[quote(str(part), safe="") for part in parts]])
 
 
 def topic_name(name: str, space: str = "", domain: Domain = PERSISTENT) -> TopicName:

@@ -45,6 +45,8 @@ class Figures:
     restarts: int = 0
     text: str = ""
     """What went wrong last."""
+    told: str = ""
+    """The progress that was counted last: Spark repeats it until there is another."""
 
     def after(self, progress: Mapping[str, Any]) -> "Figures":
         """The same with one more batch, as Spark tells it."""
@@ -62,9 +64,11 @@ class Figures:
             int(each.get("numRowsDroppedByWatermark", 0))
             for each in progress.get("stateOperators") or ()
         )
-        is_new = progress.get("batchId", -1) != self.batch
+        told = f"{progress.get('runId')}/{progress.get('batchId')}/{progress.get('timestamp')}"
+        is_new = told != self.told
         return replace(
             self,
+            told=told,
             state="running" if rows else "idle",
             batch=int(progress.get("batchId", -1)),
             rows=self.rows + rows if is_new else self.rows,
@@ -82,7 +86,9 @@ class Figures:
         )
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self))
+        shown = asdict(self)
+        del shown["told"]
+        return json.dumps(shown)
 
     def line(self) -> str:
         """For people."""

@@ -26,6 +26,7 @@ from penstock.pipelines.runner import FlowRun, Runner
 from penstock.pipelines.state import FlowState
 from penstock.pipelines.table import Table
 from penstock.spark.listener import PenstockListener
+from penstock.spark.package import write_executor_zip
 from penstock.spark.session import local_session
 
 LOOK_S: Final = 0.25
@@ -152,6 +153,9 @@ def spark_session(
             directory=Path(place),
             settings={**master, **pipeline.settings},
         )
+        if pipeline.master and not pipeline.master.startswith("local"):
+            # Executors of a cluster have nothing of ours.
+            made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
         listener = PenstockListener()
         made.streams.addListener(listener)
         prepare_session(made)

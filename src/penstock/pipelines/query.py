@@ -16,6 +16,7 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 import contextlib
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ from penstock.pipelines.letters import (
     Postmaster,
     RowMapper,
 )
+from penstock.pipelines.runner import SLOW_START
 from penstock.pipelines.state import FlowState, NotYet, infer
 from penstock.pipelines.table import Table
 from penstock.spark.listener import FLOW_METRICS
@@ -79,6 +81,12 @@ SESSION_SETTINGS: Final = {
     # Without the fields that nobody selects Spark would not notice that they are no JSON.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
+
+
+_PYTHON: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:(?: .*)?\n)+?(?:[\w.]+\.)?(\w+: .*)"
+)
+"""What a traceback of Python ends with, wherever it stands in Spark's words."""
 
 
 class FlowWaits(Exception):
@@ -161,6 +169,8 @@ class FlowQuery:
                 frame = self._as_messages(frame)
             return self._observed(frame)
         except PySparkException as problem:
+            if SLOW_START in str(problem):
+                raise FlowWaits(first_lines(problem)) from None
             raise FlowProblem(f"flow '{flow.name}': {first_lines(problem)}") from None
 
     # Where rows come from.
@@ -197,6 +207,7 @@ class FlowQuery:
             "pauseFile": str(self.state.pause_file),
             "rate": str(self.flow.source.rate),
             "maxRows": str(self.flow.source.max_rows),
+            "tasks": str(self.flow.source.tasks),
         }
         reader = self.session.readStream.format(archive_source.FORMAT).options(**options)
         return reader.load()
@@ -572,6 +583,11 @@ def load_function(reference: str, home: Path | None) -> Callable[..., Any]:
 
 def first_lines(problem: BaseException, lines: int = 3) -> str:
     """What Spark says, without its plan and stack."""
+    if SLOW_START in str(problem):
+        return f"a Python worker of Spark {SLOW_START} in time: this machine is too busy"
+    in_python = _PYTHON.findall(str(problem))
+    if in_python:
+        return " ".join(in_python[-1].split())[:1000]
     said = [line.strip() for line in str(problem).splitlines() if line.strip()]
     wanted = [line for line in said if not line.startswith(("'", "+-", "SQLSTATE", "=="))]
     return " ".join(wanted[:lines])[:1000]

@@ -32,8 +32,18 @@ RESTARTS_MAX: Final = 10
 """Starts in a row without a batch; with the pauses between them some six minutes."""
 RESTARTS_MAX_ONCE: Final = 3
 STOP_S: Final = 30.0
+STARTS_AT_ONCE: Final = 2
+"""A start is some processes of Python and much compiling; more at a time only wait for each other,
+and Spark's patience with each of them is short."""
+START_S: Final = 20.0
+"""A flow whose first batch takes longer than this does not keep others from their start."""
 TEXT_CHARACTERS_MAX: Final = 500
 OVER: Final = ("stopped", "done", "failed")
+FINAL: Final = ("begin with a new checkpoint", "checkpoint was rewound", "--reset")
+"""What somebody must decide: another start would only say it again."""
+SLOW_START: Final = "failed to connect back"
+"""Spark gives a Python process ten seconds to start, which no setting changes: on a machine that is
+drowned in other work the next start finds it warm."""
 
 
 class RunningQuery(Protocol):
@@ -85,6 +95,9 @@ class FlowRun:
         self._tries_max: Final = RESTARTS_MAX_ONCE if is_once else RESTARTS_MAX
         self._query: RunningQuery | None = None
         self._next_start = clock()
+        self._began = 0.0
+        self._has_told = False
+        """True when the query that runs has told of a batch, or that there is none."""
         self._pause_s = RESTART_S
         self._failures = 0
         """In a row, without a batch in between."""
@@ -93,6 +106,16 @@ class FlowRun:
     @property
     def is_over(self) -> bool:
         return self.figures.state in OVER
+
+    @property
+    def is_starting(self) -> bool:
+        """True while it does what only a start does."""
+        is_new = self._query is not None and not self._has_told
+        return is_new and self._clock() - self._began < START_S
+
+    @property
+    def would_start(self) -> bool:
+        return self._query is None and self._stop_by is None and not self.is_over
 
     def look(self) -> None:
         """Do what is to be done now."""
@@ -118,6 +141,7 @@ class FlowRun:
 
     def _begin(self) -> None:
         self._become("starting")
+        self._began, self._has_told = self._clock(), False
         try:
             self._query = self._start()
         except NotYet as problem:
@@ -146,6 +170,7 @@ class FlowRun:
 
     def _count(self, query: RunningQuery) -> None:
         for progress in query.progress():
+            self._has_told = True
             if int(progress.get("batchId", -1)) < self.figures.batch:
                 continue
             before = self.figures
@@ -166,7 +191,11 @@ class FlowRun:
 
     def _failed(self, text: str) -> None:
         self._failures += 1
-        if self._failures >= self._tries_max:
+        if any(words in text for words in FINAL):
+            self._become("failed", text)
+            return
+        tries_max = RESTARTS_MAX if SLOW_START in text else self._tries_max
+        if self._failures >= tries_max:
             self._become("failed", text)
             return
         self._next_start = self._clock() + self._pause_s
@@ -188,8 +217,12 @@ class Runner:
 
     def look(self) -> bool:
         """Look at every flow; False when all of them are over."""
+        starting = sum(run.is_starting for run in self.runs)
         for run in self.runs:
+            if run.would_start and starting >= STARTS_AT_ONCE:
+                continue
             run.look()
+            starting = sum(each.is_starting for each in self.runs)
         return any(not run.is_over for run in self.runs)
 
     def stop(self) -> None:

@@ -127,9 +127,14 @@ class FlowState:
         known = self._read("flow.json")
         if known is not None and self.flow.target.is_table:
             table = Table(self.flow.target.place)
-            if str(known["id"]) in table.writers():
+            writer = str(known["id"])
+            if writer in table.writers():
                 # Somebody decided it: it is no mistake when the rows come again.
-                table.register(str(known["id"]), left=True)
+                table.register(writer, left=True)
+                undone = table.prepared(writer)
+                if undone is not None:
+                    table.withdraw(undone)
+                table.clean(writer)
         for name in ("checkpoint", "flow.json", "schema.json", "files.json", "pause"):
             place = self.path / name
             if place.is_dir():

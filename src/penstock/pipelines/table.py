@@ -152,9 +152,9 @@ class Table:
     # A batch.
 
     def staging(self, writer: str, batch: int, attempt: str) -> Path:
-        """An empty directory for the files of one task; ``attempt`` is never used twice."""
+        """A directory for the files of one task; ``attempt`` is never used twice."""
         place = self.control / "staged" / writer / f"{batch:09d}" / attempt
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         return place
 
     def last_done(self, writer: str) -> int:

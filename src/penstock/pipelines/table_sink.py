@@ -47,6 +47,7 @@ from penstock.pipelines.table import (
     TableError,
     file_name,
     partition_path,
+    sync_directory,
 )
 from penstock.spark.tasks import open_client
 
@@ -218,7 +219,7 @@ class TaskLetters:
             stage=attempt,
             partition=task,
         )
-        self._path: Final = Path(f"{Table(options.path).control}/staged/letters-{attempt}.arrow")
+        self._path: Path | None = None
         self._file: Any = None
 
     def without(self, batch: Any) -> Any:
@@ -236,28 +237,32 @@ class TaskLetters:
 
     def close(self) -> tuple[str, ...]:
         """Stage them; the names that a commit needs."""
-        if self._file is None:
+        if self._path is None:
             return ()
         self._file.close()
         try:
             client = open_client(self._options.endpoint, PATIENCE_S)
-            receipt = client.put_stage(self._command, self._kept())
+            receipt = client.put_stage(self._command, _kept(self._path))
         finally:
             self._path.unlink(missing_ok=True)
         return (json.dumps({"name": receipt.name, "rows": receipt.rows}),)
 
     def _keep(self, letters: Any) -> None:
         flat = pa.RecordBatch.from_struct_array(letters)
-        if self._file is None:
+        if self._path is None:
             # On disk: when every row of a task is bad, they do not fit into memory.
+            given = self._command
+            table = Table(self._options.path)
+            self._path = table.staging(given.query, given.batch, given.stage) / "letters.arrow"
             self._file = pa.ipc.new_stream(str(self._path), flat.schema)
         self._file.write_batch(flat)
 
-    def _kept(self) -> Iterator[Any]:
-        with pa.memory_map(str(self._path)) as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                for at in range(0, batch.num_rows, LETTER_ROWS):
-                    yield batch.slice(at, LETTER_ROWS)
+
+def _kept(path: Path) -> Iterator[Any]:
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            for at in range(0, batch.num_rows, LETTER_ROWS):
+                yield batch.slice(at, LETTER_ROWS)
 
 
 class TaskFiles:
@@ -291,6 +296,10 @@ class TaskFiles:
         """Everything on disk, for good."""
         for part in list(self._open):
             self._close(part)
+        if self._place is not None:
+            # Names are as durable as what they name: of the attempt, its batch and its writer.
+            for directory in (self._place, *self._place.parents[:3]):
+                sync_directory(directory)
         return tuple(self._done)
 
     def _add(self, values: tuple[tuple[str, str | None], ...], rows: Any) -> None:

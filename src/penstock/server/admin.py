@@ -22,7 +22,7 @@ from penstock.engine.broker import Engine, HopCredit
 from penstock.engine.spark.staging import SinkSnapshot
 from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Queue, Topic
+from penstock.engine.topic import Overflow, Queue, Topic
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import TopicName, topic_name
@@ -129,8 +129,8 @@ class Administration:
         self.wake()
         return purged
 
-    def set_spark_policy(self, name: str, space: str = "", **changes: str | int) -> None:
-        """What Spark queries behind their bounds do to a topic's publishers (D23)."""
+    def set_topic_policy(self, name: str, space: str = "", **changes: str | int | Overflow) -> None:
+        """Length, rates and quota of a topic, and what Spark queries do to its publishers (D23)."""
         topic = self._topic(name, space)
         mode = changes.get("spark_backpressure", "")
         if mode not in ("", *BACKPRESSURES):

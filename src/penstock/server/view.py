@@ -76,6 +76,7 @@ class BrokerView:
         events = self.events.note(self._engine.take_flow_edges())
         leases = self._engine.queries.registry.take_lease_events()
         events += self.events.remember([lease_event(each) for each in leases])
+        events += self.events.alarms(self._engine.alarms.alarms)
         self._engine.flow_topic.offer([flow_record(event) for event in events])
 
     def readiness(self) -> Readiness:
@@ -108,6 +109,7 @@ class BrokerView:
             requests=self._engine.request_queue.statistics(),
             limits=self._limits(),
             events=self.events.recent,
+            events_dropped=self._engine.flow_events_dropped,
             clock=self._clock,
         )
 
@@ -130,6 +132,7 @@ class BrokerView:
                 probes.disk_limit,
                 probes.disk_free,
                 is_reached=alarms.disk.is_raised,
+                is_floor=True,
             ),
             LimitView(
                 IN_FLIGHT_POOL,

@@ -74,6 +74,9 @@ class FlowSettings:
     events_topic: bool = setting(
         True, "Append the edges of flow episodes to the system topic penstock.flow"
     )
+    behind_ms: int = setting(
+        5000, "A reader is behind whose oldest message is older than this, and gets older"
+    )
     stall_memory_ms: int = setting(1000, "A stage still reports flow this long after it was held")
 
     def __post_init__(self) -> None:

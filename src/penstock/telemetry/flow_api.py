@@ -13,14 +13,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.engine.flow_map import FlowMap
 from penstock.engine.spark.query import LeaseEvent
+from penstock.flow.alarms import Alarm
 from penstock.flow.credit import stage_label
-from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, UndoneView, findings_of
+from penstock.flow.diagnosis import (
+    Finding,
+    StageView,
+    SyncView,
+    UndoneView,
+    answer_of,
+    findings_of,
+)
 from penstock.flow.episodes import FlowEdge
 from penstock.flow.fast_fail import RequestClassStatistics
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Reason, id_of
 from penstock.model.clock import Clock
 from penstock.model.record import Record, neutral_record
 
@@ -39,6 +48,8 @@ class LimitView(msgspec.Struct, frozen=True):
     used: int
     unit: str = "bytes"
     is_reached: bool = False
+    is_floor: bool = False
+    """``used`` is what is left, and ``limit`` how much must be."""
 
 
 def flow_page(
@@ -48,42 +59,87 @@ def flow_page(
     events: Sequence[FlowEvent],
     clock: Clock,
     requests: Iterable[RequestClassStatistics] = (),
+    events_dropped: int = 0,
 ) -> dict[str, Any]:
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     views = stages.views
-    shown = sorted(views, key=_rank)[:STAGES_MAX]
-    findings = findings_of(views)
+    findings = findings_of(views, stages.troubles, stages.alarms)
+    answer = answer_of(findings, views)
+    named = _named([answer, *findings[:FINDINGS_MAX]])
+    shown = sorted(views, key=lambda view: _rank(view, named))[:STAGES_MAX]
     return {
         "at_ms": clock.wall_ms(),
-        "diagnosis": _finding(findings[0] if findings else NOTHING),
-        "findings": [_finding(each) for each in findings[:FINDINGS_MAX]],
-        "stages": [_stage(view, offset_ms) for view in shown],
+        "answer": _finding(answer, offset_ms),
+        "diagnosis": _finding(answer, offset_ms),
+        "findings": [_finding(each, offset_ms) for each in findings[:FINDINGS_MAX]],
+        "findings_total": len(findings),
+        "stages": [_stage(view, offset_ms, named) for view in shown],
         "stages_total": stages.stages_total,
         "stages_held": stages.stages_held,
         "stages_left_out": stages.stages_total - len(shown),
         "requests": [msgspec.to_builtins(each) for each in requests],
-        "limits": [msgspec.to_builtins(each) for each in limits],
+        "limits": [{"id": f"limit/{each.setting}", **msgspec.to_builtins(each)} for each in limits],
+        "events_dropped": events_dropped,
         "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
     }
 
 
-def _finding(diagnosis: Diagnosis) -> dict[str, Any]:
+def _finding(finding: Finding, offset_ms: int) -> dict[str, Any]:
+    """The first six fields are those of the release before; they go with the next."""
     return {
-        "kind": diagnosis.kind,
-        "name": diagnosis.name,
-        "side": diagnosis.side,
-        "sentence": diagnosis.sentence,
-        "chain": list(diagnosis.chain),
-        "share": round(diagnosis.share, 3),
+        "kind": finding.kind,
+        "name": str(finding.name),
+        "side": finding.side,
+        "sentence": finding.sentence,
+        "chain": list(finding.chain),
+        "share": round(finding.share, 3),
+        "id": finding.id,
+        "severity": finding.severity,
+        "culprit": msgspec.to_builtins(finding.culprit),
+        "culprit_id": finding.culprit.id,
+        "cause": finding.cause,
+        "since_ms": _wall(finding.since_ms, offset_ms),
+        "is_now": finding.is_now,
+        "waiters": [
+            {
+                "id": each.id,
+                "name": each.name,
+                "since_ms": _wall(each.since_ms, offset_ms),
+                "share": round(each.share, 3),
+            }
+            for each in finding.waiters
+        ],
+        "waiters_total": finding.waiters_total,
+        "path": list(finding.path),
+        "starved": list(finding.starved),
+        "headline": [msgspec.to_builtins(each) for each in finding.headline],
+        "detail": finding.detail,
+        "do": [msgspec.to_builtins(each) for each in finding.do],
     }
 
 
-def _rank(view: StageView) -> int:
-    """Who comes first: what is held, then what is busy with what it has begun."""
+def _wall(monotonic_ms: int | None, offset_ms: int) -> int | None:
+    return None if monotonic_ms is None else monotonic_ms + offset_ms
+
+
+def _named(findings: Iterable[Finding]) -> set[str]:
+    """Ids of all that findings speak of."""
+    named: set[str] = set()
+    for finding in findings:
+        named.add(finding.culprit.id)
+        named.update(finding.path)
+        named.update([each.id for each in finding.waiters])
+    return named
+
+
+def _rank(view: StageView, named: set[str]) -> int:
+    """Who comes first: what is held, the log, what findings speak of, what is busy; the rest."""
     if view.is_held:
         return 0
-    return 1 if view.undone is not None else 2
+    if view.undone is not None:
+        return 1
+    return 2 if view.key in named or view.kind == "log" else 3
 
 
 def _undone(undone: UndoneView | None, offset_ms: int) -> dict[str, Any] | None:
@@ -97,14 +153,35 @@ def _undone(undone: UndoneView | None, offset_ms: int) -> dict[str, Any] | None:
     }
 
 
-def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
+def _sync(sync: SyncView | None, offset_ms: int) -> dict[str, Any] | None:
+    if sync is None:
+        return None
     return {
+        "since_ms": _wall(sync.since_ms, offset_ms),
+        "p50_ms": sync.p50_ms,
+        "p99_ms": sync.p99_ms,
+        "unsynced_bytes": sync.unsynced_bytes,
+    }
+
+
+def _stage(view: StageView, offset_ms: int, named: set[str]) -> dict[str, Any]:
+    # Whoever others wait for is slow, whatever it says of itself.
+    is_blamed = view.kind == "log" and view.key in named and view.state == "running"
+    progress = view.progress
+    return {
+        "id": view.id,
+        "waits_for": view.waits_for or None,
+        "culprit_id": view.waits_for or None,
+        "belongs_to": view.belongs_to or None,
+        "sync": _sync(view.sync, offset_ms),
+        "oldest_ms": None if progress is None else progress.age_ms,
+        "members": list(view.members),
         "kind": view.kind,
         "name": view.name,
-        "state": view.state,
+        "state": "slow" if is_blamed else view.state,
         "reason": view.reason.value if view.reason is not None else None,
-        "culprit": view.culprit or None,
-        "since_ms": None if view.since_ms is None else view.since_ms + offset_ms,
+        "culprit": str(view.culprit) or None,
+        "since_ms": _wall(view.since_ms, offset_ms),
         "share": round(view.share, 3),
         "downstream": list(view.downstream),
         "ready": view.ready,
@@ -112,7 +189,9 @@ def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
         "query": msgspec.to_builtins(view.query),
         "consumers": [
             {
+                "id": consumer.id,
                 "name": consumer.name,
+                "connection": consumer.connection or None,
                 "unacked": consumer.unacked,
                 "unacked_max": consumer.unacked_max,
                 "unacked_bytes": consumer.unacked_bytes,
@@ -160,17 +239,29 @@ class FlowEvent(msgspec.Struct, frozen=True, gc=False):
     stalled_ms: int = 0
     """Of that, the time truly held."""
     stalls: int = 0
+    seq: int = 0
+    """One more than the event before: a gap is what was lost."""
+    id: str = ""
+    culprit_id: str = ""
+    since_ms: int = 0
+    """When the episode began."""
+    ended: str = ""
+    """How it ended (``Episode.ended``); empty while it lasts."""
 
 
 class FlowEvents:
     """Remembers and logs the edges."""
 
-    __slots__ = ("_clock", "counts", "episodes", "recent", "stalled_ms")
+    __slots__ = ("_alarms", "_clock", "counts", "episodes", "recent", "seq", "stalled_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.recent: deque[FlowEvent] = deque(maxlen=EVENTS_MAX)
         self.counts = {"entered": 0, "left": 0}
+        self.seq = 0
+        """Of the newest event."""
+        # Alarm -> (episodes told, when the one that lasts began).
+        self._alarms: dict[str, tuple[int, int | None]] = {}
         self.episodes: Counter[tuple[str, str]] = Counter()
         """(kind of stage, reason) -> episodes begun."""
         self.stalled_ms: Counter[tuple[str, str]] = Counter()
@@ -179,7 +270,7 @@ class FlowEvents:
     def note(self, edges: Iterable[FlowEdge]) -> list[FlowEvent]:
         """Tell about edges, oldest first; the events they are."""
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-        events = [_event(edge, offset_ms) for edge in edges]
+        events = self._numbered([_event(edge, offset_ms) for edge in edges])
         self.recent.extend(events)
         for event in events:
             self.counts[event.event] += 1
@@ -192,8 +283,54 @@ class FlowEvents:
 
     def remember(self, events: list[FlowEvent]) -> list[FlowEvent]:
         """Remember events that are no edges; whoever made them has logged them."""
+        events = self._numbered(events)
         self.recent.extend(events)
         return events
+
+    def alarms(self, alarms: Iterable[Alarm]) -> list[FlowEvent]:
+        """Alarms that were raised or cleared since the last call, each an event of its own."""
+        offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        now_ms = self._clock.wall_ms()
+        found: list[FlowEvent] = []
+        for alarm in alarms:
+            told, since_ms = self._alarms.get(alarm.name, (0, None))
+            head = ("alarm", alarm.name, alarm.reason.value, alarm.culprit)
+            alarm_id = f"alarm/{alarm.name}"
+            if since_ms is not None and (not alarm.is_raised or alarm.episodes > told):
+                found.append(
+                    FlowEvent(
+                        now_ms,
+                        "left",
+                        *head,
+                        now_ms - since_ms,
+                        now_ms - since_ms,
+                        1,
+                        id=alarm_id,
+                        culprit_id=alarm_id,
+                        since_ms=since_ms,
+                        ended="released",
+                    )
+                )
+                since_ms = None
+            if alarm.since_ms is not None and since_ms is None:
+                since_ms = alarm.since_ms + offset_ms
+                found.append(
+                    FlowEvent(
+                        since_ms,
+                        "entered",
+                        *head,
+                        id=alarm_id,
+                        culprit_id=alarm_id,
+                        since_ms=since_ms,
+                    )
+                )
+            self._alarms[alarm.name] = (alarm.episodes, since_ms)
+        return self.remember(found)
+
+    def _numbered(self, events: list[FlowEvent]) -> list[FlowEvent]:
+        first = self.seq + 1
+        self.seq += len(events)
+        return [replace(each, seq=first + at) for at, each in enumerate(events)]
 
     def stalled_ms_with(
         self, unfinished: Iterable[tuple[str, Reason, int]]
@@ -224,11 +361,24 @@ def flow_record(event: FlowEvent) -> Record:
 def _event(edge: FlowEdge, offset_ms: int) -> FlowEvent:
     episode = edge.episode
     head = (edge.at_ms + offset_ms, "entered" if episode is None else "left")
-    body = (edge.kind, edge.name, edge.reason.value, edge.culprit)
+    body = (edge.kind, edge.name, edge.reason.value, str(edge.culprit))
+    reason = edge.reason
+    culprit_id = f"alarm/{reason.value}" if reason.is_resource else id_of(edge.culprit)
+    since_ms = edge.since_ms + offset_ms
     if episode is None:
-        return FlowEvent(*head, *body)
+        return FlowEvent(*head, *body, id=edge.stage_id, culprit_id=culprit_id, since_ms=since_ms)
     lasted_ms = episode.until_ms - episode.since_ms
-    return FlowEvent(*head, *body, lasted_ms, episode.stalled_ms, episode.stalls)
+    return FlowEvent(
+        *head,
+        *body,
+        lasted_ms,
+        episode.stalled_ms,
+        episode.stalls,
+        id=edge.stage_id,
+        culprit_id=culprit_id,
+        since_ms=since_ms,
+        ended=episode.ended,
+    )
 
 
 def _log(event: FlowEvent) -> None:

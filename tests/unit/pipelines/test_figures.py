@@ -50,8 +50,11 @@ def test_a_batch_adds_to_what_was_there():
     two = one.after(after)
     assert (two.rows, two.dead, two.late, two.new_fields) == (26, 1, 3, 2)
     assert (two.lag_messages, two.new_field) == (0, "size")
-    idle = two.after(progress(2, offset(a=10), offset(a=10), offset(a=10)))
+    idle = two.after(progress(2, offset(a=10), offset(a=10), offset(a=10), timestamp="1"))
     assert (idle.state, idle.rows_per_s) == ("idle", 0)
+    # Spark gives an idle moment the number of the batch that comes next.
+    later = progress(2, offset(a=10), offset(a=13), offset(a=13), timestamp="2")
+    assert idle.after(later).rows == 29
 
 
 def test_a_line_says_what_happens_and_nothing_that_does_not():

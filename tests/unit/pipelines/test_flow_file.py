@@ -1,10 +1,26 @@
 """A pipeline file: what it may say, and what is said of one that is wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from penstock.pipelines.flow_file import BadPipeline, KeyLines, load_pipeline, parse_pipeline
+from penstock.pipelines.flow_file import (
+    DEAD_KEYS,
+    DECODE_KEYS,
+    DEDUPLICATE_KEYS,
+    FLOW_KEYS,
+    RETRY_KEYS,
+    SOURCE_KEYS,
+    SPARK_KEYS,
+    TARGET_KEYS,
+    TOP_KEYS,
+    WATERMARK_KEYS,
+    BadPipeline,
+    KeyLines,
+    load_pipeline,
+    parse_pipeline,
+)
 
 GOOD = """
 endpoint = "broker:8815"
@@ -214,3 +230,31 @@ def test_keys_in_texts_of_several_lines_are_none():
     assert [lines.of(each) for each in (("b",), ("c", "d"), ("c", "f"))] == [0, 4, 4]
     assert lines.of(("c", "e")) == 4
     assert lines.of(("g", "h.i", "j", "k")) == 6
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_flows_on_the_page_and_the_shipped_ones_are_right():
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+    texts = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert [parse(each).flows[0].name for each in texts] == ["orders", "enriched"]
+    place = ROOT / "src" / "penstock" / "pipelines" / "shipped"
+    given = {"example": {}, "archive": {"TOPICS": "a,b", "ROLL_ROWS": "5"}, "replay": {"RATE": "5"}}
+    found = {
+        name: parse((place / f"{name}.toml").read_text(), values).flows[0]
+        for name, values in given.items()
+    }
+    assert found["archive"].source.topics == ("a", "b")
+    assert found["archive"].target.roll_rows == 5
+    assert found["replay"].source.rate == 5
+    assert found["example"].target.partition_by == ("day",)
+
+
+def test_every_key_is_on_the_page():
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+    keys = {
+        *SOURCE_KEYS, *DECODE_KEYS, *WATERMARK_KEYS, *DEDUPLICATE_KEYS, *RETRY_KEYS, *DEAD_KEYS,
+        *TARGET_KEYS, *FLOW_KEYS, *TOP_KEYS, *SPARK_KEYS,
+    }  # fmt: skip
+    assert [key for key in sorted(keys) if key not in page] == []

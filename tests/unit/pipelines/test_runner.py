@@ -9,6 +9,7 @@ from penstock.pipelines.flow_file import parse_pipeline
 from penstock.pipelines.runner import (
     RESTARTS_MAX,
     RESTARTS_MAX_ONCE,
+    START_S,
     STOP_S,
     FlowRun,
     Runner,
@@ -37,7 +38,7 @@ class FakeQuery:
         self.is_running = False
 
     def batch(self, number):
-        self.batches.append({"batchId": number, "sources": [{}]})
+        self.batches.append({"batchId": number, "sources": [{}], "timestamp": str(number)})
 
     def fail(self, text):
         self.is_running, self.error = False, text
@@ -143,6 +144,11 @@ def test_what_is_wrong_with_the_flow_itself_is_not_tried_again():
     assert bench.look(100) == "failed"
 
 
+def test_what_somebody_must_decide_is_not_tried_again(bench):
+    bench.query.fail("queue 0 was deleted and made anew; ... or begin with a new checkpoint")
+    assert bench.look() == "failed"
+
+
 def test_a_topic_that_is_not_there_yet_is_waited_for_but_not_by_who_runs_once():
     bench = Bench()
     bench.refusals = [NotYet("no topic 'a'")] * 50
@@ -153,6 +159,18 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_but_not_by_who_runs_once():
     once.starts_after()
     assert once.state == "failed"
     assert len(once.refusals) == 50 - RESTARTS_MAX_ONCE
+
+
+def test_a_machine_that_is_too_busy_to_start_python_is_given_more_time():
+    once = Bench(is_once=True)
+    for _ in range(RESTARTS_MAX - 1):
+        once.starts_after()
+        once.look()
+        once.query.fail("the worker failed to connect back")
+        assert once.look() == "waiting"
+    once.starts_after()
+    once.query.fail("something else")
+    assert once.look() == "failed"
 
 
 def test_a_query_that_ends_by_itself_is_done():
@@ -210,3 +228,19 @@ def test_one_flow_that_failed_does_not_end_the_others():
     runner.stop()
     assert not runner.look()
     assert not runner.has_failed
+
+
+def test_flows_are_started_a_few_at_a_time():
+    benches = [Bench() for _ in range(4)]
+    runner = Runner([each.run for each in benches])
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 0, 0]
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 0, 0]
+    benches[0].query.batch(0)
+    runner.look()
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 1, 0]
+    benches[1].now = benches[2].now = START_S
+    runner.look()
+    assert [len(each.queries) for each in benches] == [1, 1, 1, 1]

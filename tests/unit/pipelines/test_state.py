@@ -6,7 +6,7 @@ import pytest
 
 from penstock.pipelines.flow_file import parse_pipeline
 from penstock.pipelines.state import FlowState, NotYet, StateError, infer
-from penstock.pipelines.table import Table
+from penstock.pipelines.table import Batch, StagedFile, Table
 
 
 @pytest.fixture
@@ -103,8 +103,15 @@ def test_a_table_is_not_filled_twice_because_the_state_is_looked_for_elsewhere(s
     with pytest.raises(StateError, match="has rows of it already") as caught:
         other.check_target()
     assert str(first.path) in str(caught.value)
+    place = table.staging(first.id, 3, "attempt")
+    (place / "0.staged").touch()
+    name = str((place / "0.staged").relative_to(table.control))
+    staged = StagedFile(staged=name, path="a.parquet", rows=1, bytes=0)
+    table.prepare(Batch(writer=first.id, batch=3, files=(staged,)))
     first.reset()
     other.check_target()
+    assert not list(table.control.rglob("*.staged"))
+    assert table.undecided_paths() == set()
 
 
 def test_a_place_that_cannot_be_written_is_told(state, tmp_path):

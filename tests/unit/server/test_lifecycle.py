@@ -505,7 +505,7 @@ def test_the_edges_of_flow_control_can_be_consumed_as_messages(in_house):
         return json.loads(record.body)
 
     event = in_house(scene)
-    assert (event["event"], event["kind"], event["reason"]) == ("entered", "connection", "disk")
+    assert (event["event"], event["kind"], event["reason"]) == ("entered", "alarm", "disk")
 
 
 def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):

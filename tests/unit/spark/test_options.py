@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from penstock.bulk.tickets import RowFilter
-from penstock.spark.options import BadOption, read_options
+from penstock.spark.options import BadOption, read_options, read_sink_options
 
 
 def test_without_an_endpoint_the_local_flight_port_is_read():
@@ -119,3 +119,8 @@ def test_times_are_milliseconds_or_iso_and_utc_unless_they_say_otherwise():
 def test_options_survive_pickling():
     options = read_options({"topics": "orders", "filter": "A || B"})
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_sink_ignores_what_spark_adds_of_its_own():
+    given = {"topic": "out", "queryName": "etl", "checkpointLocation": "/x", "path": "y"}
+    assert read_sink_options(given).topic == "out"

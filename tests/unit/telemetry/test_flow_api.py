@@ -156,6 +156,11 @@ def test_an_event_is_a_message_that_anybody_can_read(events):
         "reason": "flow",
         "culprit": "queue orders",
         "lasted_ms": 3200,
+        "seq": 1,
+        "id": "",
+        "culprit_id": "",
+        "since_ms": 999_000,
+        "ended": "released",
         "stalled_ms": 2500,
         "stalls": 12,
     }

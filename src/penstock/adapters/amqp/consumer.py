@@ -332,11 +332,17 @@ class AttachedConsumer:
 
     def attach(self, demand: Demand, name: str, **keywords: Any) -> None:
         """Become a consumer of the engine; raises when it takes no more of them."""
+        connection = self.channel.connection
         attached = self.subscription.attach(
-            self, demand, unsent=self.channel.connection.unsent, name=name, **keywords
+            self,
+            demand,
+            unsent=connection.unsent,
+            name=name,
+            **keywords,
         )
         if not isinstance(attached, Consumer):
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, attached.text)
+        attached.connection_id = connection.engine_connection.connection_id
         self.consumer = attached
 
     def detach(self) -> None:

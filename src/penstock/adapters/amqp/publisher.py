@@ -256,8 +256,11 @@ class ChannelPublisher:
 
     def _drop_now(self, head: PublishHead, records: list[Record]) -> None:
         """They come back if they must not be lost, and are done with."""
-        counters = self._channel.context.engine.counters
-        counters.note_unroutable(len(records), is_returned=head.is_mandatory)
+        engine = self._channel.context.engine
+        engine.counters.note_unroutable(len(records), is_returned=head.is_mandatory)
+        if self._channel.is_open:
+            now_ms = engine.clock.monotonic_ms()
+            self._channel.open_engine_channel().note_unroutable(len(records), now_ms)
         if not head.is_mandatory:
             self.dropped += len(records)
         else:

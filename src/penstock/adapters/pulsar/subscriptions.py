@@ -228,6 +228,7 @@ class PulsarSubscription:
             # Counts end with the last consumer; also when that went with a broker before this one.
             stored.forget_attempts(queue_id)
         self.users[user] = None
+        attached.connection_id = user.connection.engine_connection.connection_id
         return attached
 
     def detach(self, user: Attendee) -> None:

@@ -43,12 +43,14 @@ class Board:
         self._rates = Rates()
         self._flow: dict[str, Any] = {}
         self._queries: list[dict[str, Any]] = []
+        self._sinks: list[dict[str, Any]] = []
         self._figures = (0.0, 0.0)
 
     def look(self) -> None:
         with contextlib.suppress(PenstockError):
             self._flow = self._broker.ask("GET", "/api/flow")
-            self._queries = self._broker.ask("GET", "/api/queries")["queries"]
+            spark = self._broker.ask("GET", "/api/queries")
+            self._queries, self._sinks = spark["queries"], spark["sinks"]
         news = (self.title, self._culprit())
         self.is_news = bool(news[1]) and news not in self._told
         self._told.add(news)
@@ -121,7 +123,14 @@ class Board:
     def _query_lines(self) -> list[str]:
         if not self._queries:
             return [f"spark     {self._job.state}"]
-        return [self._query_line(each) for each in self._queries]
+        return [
+            *(self._query_line(each) for each in self._queries),
+            *(
+                f"sink      {each['sink']:<12} {each['rows']:6,} messages in batch {each['batch']}"
+                for each in self._sinks
+                if each["batch"] >= 0
+            ),
+        ]
 
     def _query_line(self, query: dict[str, Any]) -> str:
         name = str(query["name"])

@@ -1,9 +1,10 @@
-"""The Spark pipeline of the story, a process of its own: orders in, two Parquet directories out.
+"""The Spark pipeline of the story, a process of its own: orders in, Parquet and a topic out.
 
     python -m penstock.demo.story.pipeline --endpoint 127.0.0.1:8815 --out DIR
 
 ``rows``: every order, parsed, with its amount. ``sums``: orders and revenue by item and window of
-five seconds. Both are plain Structured Streaming; only ``format("penstock")`` is ours.
+five seconds. Both are Parquet. ``large``: orders above an amount, to a topic, each exactly once.
+All three are plain Structured Streaming; only ``format("penstock")`` is ours, as source and sink.
 
 Says what it does on its output, one JSON object per line; ``drain`` on its input makes it process
 all there is and end, the end of its input ends it at once.
@@ -24,7 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType
 
-from penstock.demo.story import TOPIC
+from penstock.demo.story import LARGE_CENTS, LARGE_TOPIC, TOPIC
 from penstock.demo.story.processes import Amount
 from penstock.spark.listener import PenstockListener
 from penstock.spark.session import local_session
@@ -36,6 +37,11 @@ WINDOW: Final = "5 seconds"
 LATE: Final = "10 seconds"
 TRIGGER: Final = "1 second"
 """At most one batch a second: the machine has other things to do."""
+LARGE_TRIGGER: Final = "2 seconds"
+"""Nobody waits for large orders, and a commit costs the same whatever is in it."""
+NOT_ADAPTED: Final = {"targetBatchDuration": "off"}
+"""For queries that are never slow: on a busy machine a batch takes seconds whatever it holds, and
+small ones would only fall behind."""
 LOOK_S: Final = 0.25
 CONNECT_BACK: Final = "failed to connect back"
 """Spark gives a Python process ten seconds to start, which no setting changes; a machine that is
@@ -78,11 +84,26 @@ def main() -> None:
 class Flow:
     """A query that is started again when Spark's own time-outs ended it: same checkpoint."""
 
-    def __init__(self, name: str, frame: DataFrame, out: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        frame: DataFrame,
+        checkpoints: Path,
+        *,
+        trigger: str = TRIGGER,
+        to: str,
+        **options: str,
+    ) -> None:
         self.name: Final = name
         self.starts = 0
-        self._frame = frame
-        self._out = out
+        self._trigger = trigger
+        self._writer = (
+            frame.writeStream.queryName(name)
+            .format(to)
+            .options(**options)
+            .option("checkpointLocation", str(checkpoints / name))
+            .outputMode("append")
+        )
         self.query = self._start()
 
     def look(self) -> None:
@@ -96,15 +117,7 @@ class Flow:
 
     def _start(self) -> StreamingQuery:
         self.starts += 1
-        return (
-            self._frame.writeStream.queryName(self.name)
-            .format("parquet")
-            .option("path", str(self._out / self.name))
-            .option("checkpointLocation", str(self._out / "checkpoints" / self.name))
-            .outputMode("append")
-            .trigger(processingTime=TRIGGER)
-            .start()
-        )
+        return self._writer.trigger(processingTime=self._trigger).start()
 
 
 def make_flows(spark: SparkSession, options: argparse.Namespace, out: Path) -> list[Flow]:
@@ -114,13 +127,29 @@ def make_flows(spark: SparkSession, options: argparse.Namespace, out: Path) -> l
     target = f"{options.target}s"
     rows = _orders(spark, options.endpoint, "orders-rows", targetBatchDuration=target)
     sums = (
-        _orders(spark, options.endpoint, "orders-sums")
+        _orders(spark, options.endpoint, "orders-sums", **NOT_ADAPTED)
         .withWatermark("timestamp", LATE)
         .groupBy(f.window("timestamp", WINDOW), "item")
         .agg(f.count("*").alias("orders"), f.sum(f.expr("cents * quantity")).alias("revenue"))
         .select(f.col("window.start").alias("start"), "item", "orders", "revenue")
     )
-    return [Flow("rows", rows.withColumn("amount", amount), out), Flow("sums", sums, out)]
+    large = (
+        _orders(spark, options.endpoint, "orders-large", **NOT_ADAPTED)
+        .withColumn("amount", f.expr("cents * quantity"))
+        .where(f.col("amount") >= LARGE_CENTS)
+        # They are few: one task reads and writes them all.
+        .coalesce(1)
+        .select(
+            f.col("item").alias("key"), f.to_json(f.struct("id", "item", "amount")).alias("body")
+        )
+    )
+    kept = out / "checkpoints"
+    into = {"to": "penstock", "endpoint": options.endpoint, "topic": LARGE_TOPIC}
+    return [
+        Flow("rows", rows.withColumn("amount", amount), kept, to="parquet", path=str(out / "rows")),
+        Flow("sums", sums, kept, to="parquet", path=str(out / "sums")),
+        Flow("large", large, kept, trigger=LARGE_TRIGGER, **into),
+    ]
 
 
 def _orders(spark: SparkSession, endpoint: str, subscription: str, **options: str) -> DataFrame:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.cli.http_client import send
+from penstock.demo.story import QUERIES
 from penstock.model.errors import NotFound, PenstockError
 from penstock.server.ready_file import find_ready
 
@@ -65,8 +66,8 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        """Whether both queries have finished a batch."""
-        return self.state == "running" and {each.query for each in self.batches} >= {"rows", "sums"}
+        """Whether every query has finished a batch."""
+        return self.state == "running" and {each.query for each in self.batches} >= set(QUERIES)
 
     @property
     def is_over(self) -> bool:

@@ -9,14 +9,22 @@ import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from penstock.client import BrokerBusy, Message, Producer, PushConsumer, ReceivedMessage, SendResult
+from penstock.client import (
+    BrokerBusy,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SendResult,
+)
 from penstock.client.consumer.statistics import HeldQueue
 from penstock.client.errors import ClientError
-from penstock.demo.story import TOPIC
+from penstock.demo.story import LARGE_TOPIC, TOPIC
 from penstock.demo.story.shop import OnFate, OrderPublisher, SendOutcome
 from penstock.model.errors import PenstockError
 
@@ -159,9 +167,12 @@ def has_client(protocol: str) -> bool:
 
 def tills_text(publishers: Sequence[OrderPublisher]) -> str:
     """Which tills are open, and how to open the others."""
-    by = [each.title for each in publishers]
-    text = " and ".join([", ".join(by[:-1]), by[-1]] if by[1:] else by)
-    shut = [protocol for protocol in CLIENTS if not has_client(protocol)]
+    return _by_text([each.title for each in publishers], CLIENTS)
+
+
+def _by_text(titles: Sequence[str], protocols: Iterable[str]) -> str:
+    text = " and ".join([", ".join(titles[:-1]), titles[-1]] if titles[1:] else titles)
+    shut = [protocol for protocol in protocols if not has_client(protocol)]
     if not shut:
         return text
     missing = " and ".join(CLIENTS[protocol][0] for protocol in shut)
@@ -222,3 +233,87 @@ class Billing:
             if self.order_s:
                 time.sleep(self.order_s)
             self.numbers.append(int(json.loads(message.body)["id"]))
+
+
+# ---- large orders -------------------------------------------------------------------------------
+# What Spark's sink wrote, read back by clients that have never heard of Spark.
+
+
+READ_PREFETCH: Final = 500
+READ_SILENCE_S_MAX: Final = 10.0
+"""What a busy machine may need for the next message; then no more are expected."""
+
+
+class LargeOrderReader(Protocol):
+    """Reads the topic by one protocol, from its first message."""
+
+    title: str
+
+    def read(self) -> list[bytes]:
+        """The body of every message there is, as often as it is there."""
+        ...
+
+
+class RocketmqReader:
+    """Pulls from each queue what is in it."""
+
+    title = "RocketMQ"
+
+    def __init__(self, name_server: str) -> None:
+        self._name_server = name_server
+
+    def read(self) -> list[bytes]:
+        with PullConsumer(self._name_server, "auditors", registers_group=False) as consumer:
+            return [
+                message.body
+                for queue in consumer.queues(LARGE_TOPIC)
+                for message in consumer.read(queue, 0, consumer.max_offset(queue))
+            ]
+
+
+class PikaReader:
+    """Consumes the queue that the topic is for AMQP."""
+
+    title = "AMQP (pika)"
+
+    def __init__(self, endpoint: str) -> None:
+        import pika
+
+        host, _, port = endpoint.rpartition(":")
+        self._where = pika.ConnectionParameters(host.strip("[]"), int(port))
+        # Of a topic that is older, AMQP sees what comes from now on.
+        with pika.BlockingConnection(self._where) as connection:
+            connection.channel().queue_declare(LARGE_TOPIC, durable=True)
+
+    def read(self) -> list[bytes]:
+        import pika
+
+        found: list[bytes] = []
+        with pika.BlockingConnection(self._where) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=READ_PREFETCH)
+            count = channel.queue_declare(LARGE_TOPIC, passive=True).method.message_count
+            coming = channel.consume(LARGE_TOPIC, inactivity_timeout=READ_SILENCE_S_MAX)
+            while len(found) < count:
+                method, _, body = next(coming)
+                if method is None:
+                    return found
+                found.append(body)
+                channel.basic_ack(method.delivery_tag)
+            channel.cancel()
+            # One more than it said would be one too many, and is to be seen.
+            _, _, more = channel.basic_get(LARGE_TOPIC)
+            return found if more is None else [*found, more]
+
+
+def open_readers(endpoints: dict[str, str]) -> list[LargeOrderReader]:
+    """One that is always there, and pika where it is installed."""
+    readers: list[LargeOrderReader] = [RocketmqReader(endpoints["rocketmq"])]
+    if has_client("amqp"):
+        readers.append(PikaReader(endpoints["amqp"]))
+    return readers
+
+
+def readers_text(readers: Sequence[LargeOrderReader]) -> str:
+    """Who reads, and who would."""
+    return _by_text([each.title for each in readers], ("amqp",))

@@ -25,6 +25,8 @@ class Shop:
 
     def __init__(self, publishers: list[OrderPublisher], per_second: int) -> None:
         self.placed = 0
+        self.amounts: list[int] = []
+        """What each order comes to, by its number."""
         self.confirmed: set[int] = set()
         self.unknown: set[int] = set()
         self.refused = 0
@@ -83,12 +85,11 @@ class Shop:
         if not free:
             return False
         self.placed += 1
-        order = {
-            "id": number,
-            "item": self._random.choice(ITEMS),
-            "quantity": self._random.randint(1, 5),
-            "cents": self._random.randint(100, 5000),
-        }
+        item = self._random.choice(ITEMS)
+        quantity, cents = self._random.randint(1, 5), self._random.randint(100, 5000)
+        order = {"id": number, "item": item, "quantity": quantity, "cents": cents}
+
+        self.amounts.append(quantity * cents)
 
         def on_fate(fate: SendOutcome, reason: str) -> None:
             self._note(number, fate, reason)

@@ -20,14 +20,17 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from penstock.demo.story import QUEUES, QUIET_PER_S, TOPIC, Size
+from penstock.demo.story import LARGE_CENTS, LARGE_TOPIC, QUEUES, QUIET_PER_S, TOPIC, Size
 from penstock.demo.story.board import Board, Screen
 from penstock.demo.story.processes import Job, Processes
 from penstock.demo.story.publishers import (
     PULL,
     THRESHOLD,
     Billing,
+    LargeOrderReader,
     open_publishers,
+    open_readers,
+    readers_text,
     tills_text,
 )
 from penstock.demo.story.shop import Shop
@@ -56,6 +59,7 @@ class Story:
         self.job: Job
         self.shop: Shop
         self.billing: Billing
+        self.readers: list[LargeOrderReader]
         self.board: Board
 
     def tell(self, *, is_kept: bool = False) -> bool:
@@ -128,7 +132,8 @@ class Story:
         self.broker = Processes(directory)
         stack.callback(self.broker.close)
         self.broker.open()
-        self.broker.ask("POST", "/api/topics", {"name": TOPIC, "space": "", "queues": QUEUES})
+        for topic in (TOPIC, LARGE_TOPIC):
+            self.broker.ask("POST", "/api/topics", {"name": topic, "space": "", "queues": QUEUES})
         flight = self.broker.endpoints.get("flight")
         if flight is None:
             raise PenstockError(
@@ -141,6 +146,7 @@ class Story:
             f"Flight {flight}, "
             f"HTTP {self.broker.endpoints['http']}"
         )
+        self.readers = open_readers(self.broker.endpoints)
         self.job = Job(directory)
         stack.callback(self.job.close)
         self.job.open(flight, self.size.batch_target_s)
@@ -154,6 +160,10 @@ class Story:
         self.say(
             f"the shop places {self.size.orders_per_s} orders a second by "
             f"{tills_text(self.shop.publishers)}; billing consumes them, Spark starts meanwhile"
+        )
+        self.say(
+            "Spark will sum them into Parquet, and write those from an amount on "
+            f"({LARGE_CENTS / 100:.0f}) to topic {LARGE_TOPIC}"
         )
 
     def _keep(self) -> None:
@@ -208,6 +218,7 @@ class Story:
             found.windows > 0 and found.wrong_windows == 0,
             f"{found.windows} closed windows, {found.wrong_windows} wrong",
         )
+        large = self._read_back()
         peak = self.broker.memory_bytes()
         self.check("the broker stayed small", peak < MEMORY_BYTES_MAX, f"peak {size_text(peak)}")
         self.figures = {
@@ -217,9 +228,29 @@ class Story:
             "refused": shop.refused,
             "consumed": len(billing.numbers),
             "rows": len(found.numbers),
+            "large": large,
             "revenue_cents": found.revenue,
             "peak_memory_bytes": peak,
         }
+
+    def _read_back(self) -> dict[str, int]:
+        """What Spark's sink wrote, by every client that reads it; how many orders each found."""
+        shop = self.shop
+        large = Counter(
+            (number, shop.amounts[number])
+            for number in shop.confirmed
+            if shop.amounts[number] >= LARGE_CENTS
+        )
+        by = readers_text(self.readers)
+        self.say(f"what Spark wrote to {LARGE_TOPIC} is read back by {by}")
+        read = {each.title: read_orders(each.read()) for each in self.readers}
+        counts = {title: each.total() for title, each in read.items()}
+        self.check(
+            f"{LARGE_TOPIC}: every large order that was published, once, read back by {by}",
+            bool(large) and all(each == large for each in read.values()),
+            " = ".join(f"{count:,}" for count in (large.total(), *counts.values())),
+        )
+        return {"published": large.total(), **counts}
 
     def _last_words(self) -> list[str]:
         lines = [""]
@@ -230,6 +261,7 @@ class Story:
         lines.append(
             f"\n{told['placed']:,} orders placed, {told['published']:,} published, "
             f"{told['refused']:,} refused and told so, {told['rows']:,} rows in Parquet, "
+            f"{told['large']['published']:,} large ones in a topic, "
             f"broker's peak memory {size_text(told['peak_memory_bytes'])}, "
             f"{self.screen.elapsed_s:.0f} s"
         )
@@ -305,6 +337,12 @@ def _table(directory: Path, columns: list[str]) -> dict[str, list[Any]]:
                 column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             found[name] += column.to_pylist()
     return found
+
+
+def read_orders(bodies: list[bytes]) -> Counter[tuple[int, int]]:
+    """Number and amount of each order that Spark's sink wrote, as often as it is there."""
+    orders = [json.loads(body) for body in bodies]
+    return Counter((each["id"], each["amount"]) for each in orders)
 
 
 # The three acts: the disk, the consumer and Spark are slow, and each time the right one waits.
@@ -394,9 +432,10 @@ def spark_is_slow(story: Story) -> None:
         f"{TOPIC} says spark_backpressure = hard at {bound:,} messages"
     )
     job.slow_down(size.slow_row_s)
-    # A send may also be refused because the machine was busy for a moment: Spark's is meant.
+    # A send may also be refused because the machine, or another query, was busy for a moment.
     is_told = story.until(
-        lambda: shop.refused > refused and "Spark query 'orders-" in shop.last_reason, ACT_S_MAX
+        lambda: shop.refused > refused and "Spark query 'orders-rows'" in shop.last_reason,
+        ACT_S_MAX,
     )
     story.say(f"the shop is told: {shop.last_reason}")
     story.wait(size.held_s)

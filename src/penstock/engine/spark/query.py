@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.topic import Hold, TopicLimits, needs_limits
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.flow.reserve import Reserve
 from penstock.flow.spark_brake import (
     BacklogBound,
@@ -46,7 +46,7 @@ from penstock.flow.spark_brake import (
     QueryBacklog,
 )
 from penstock.model.errors import AlreadyExists, PenstockError
-from penstock.model.names import control_problem
+from penstock.model.names import control_problem, object_id
 from penstock.model.queries import AnyRequest, AnyResponse, OffsetMap
 from penstock.model.spark_batch import BAD_REQUEST, BatchProgress
 
@@ -857,7 +857,10 @@ class TopicPressure:
 
     def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
         held = self.brake.judge(messages, size_bytes, now_ms)
-        return Hold(Reason.SPARK, held.culprit, held.until_ms) if held is not None else None
+        if held is None:
+            return None
+        culprit = Culprit(held.culprit, object_id("query", self.brake.query))
+        return Hold(Reason.SPARK, culprit, held.until_ms)
 
     def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
         """The publish is on its way in."""

@@ -44,7 +44,7 @@ import msgspec
 from penstock.engine.spark.query import QueryOutlet, QueryRefused, QueryRegistry
 from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.flow.reserve import Reserve
 from penstock.log.staging import (
     HEAD_BYTES,
@@ -62,7 +62,7 @@ from penstock.log.staging import (
 )
 from penstock.model.errors import AppendFailed, PenstockError
 from penstock.model.ids import QueueId, size_text
-from penstock.model.names import control_problem, topic_name
+from penstock.model.names import control_problem, object_id, topic_name
 from penstock.model.queries import (
     AbortBatchRequest,
     AbortBatchResponse,
@@ -134,6 +134,7 @@ and another one needs it."""
 COMMITS_MAX: Final = 1000
 PUTS_HELD_MAX: Final = 4096
 BATCHES_MAX: Final = 10_000
+NO_TURN: Final = -1
 PUTS_MAX: Final = 10_000
 """Of one batch, and named by one commit."""
 ALL_PUTS_MAX: Final = 100_000
@@ -328,7 +329,8 @@ class StagedWrites:
         self._spent_bytes = 0
         """Of the disk's reserve, since it was last looked at."""
         self._look_ms: int | None = None
-        self._turn = 0
+        self._looks = NO_TURN
+        """Number of the last look at limits, below all turns: figures of a turn are not its."""
         now_ms = chain.now_ms
         for path, size in store.stages.found().items():
             if path.rpartition("/")[2].isdecimal():
@@ -388,6 +390,7 @@ class StagedWrites:
                 "<partition>.<uuid>, of digits, letters and '-', and batches count from 0",
             )
         is_made = self._make_missing(request)
+        self._looks -= 1
         held = self._held_put(request)
         if held is None:
             answer = self._grant(request, outlet)
@@ -481,8 +484,11 @@ class StagedWrites:
             return None
         return Hold(
             Reason.STAGE,
-            f"{size_text(self.size_bytes)} of rows are staged and not committed, limit "
-            f"{size_text(room)} (spark.stage_bytes_max)",
+            Culprit(
+                f"{size_text(self.size_bytes)} of rows are staged and not committed, limit "
+                f"{size_text(room)} (spark.stage_bytes_max)",
+                "limit/spark.stage_bytes_max",
+            ),
         )
 
     def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
@@ -759,6 +765,9 @@ class StagedWrites:
         commit.has_begun = True
         for blocks in self._slices(commit):
             yield from self._written(partial(self._copy_slice, commit, blocks))
+        seen = {int(queue.queue_id) for queue in commit.queues}
+        if commit.copy.rows != commit.rows or not seen.issuperset(commit.copy.queue_rows()):
+            raise _no_stage(commit, "a put was written again while it was copied")
 
     def _slices(self, commit: _Commit) -> Iterator[list[Block]]:
         """Blocks for one turn each."""
@@ -967,7 +976,7 @@ class StagedWrites:
                 if each.last.query_id and each.last.query_id in spark_ids
             ]
         now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
-        found = limits.hold_batch(self._turn, wall_ms, now_ms, exempt)
+        found = limits.hold_batch(self._looks, wall_ms, now_ms, exempt)
         if isinstance(found, Refusal):
             raise QueryRefused(NO_TOPIC, found.text)
         return found
@@ -981,7 +990,9 @@ class StagedWrites:
                 held.stage.close()
             return
         if held is None:
-            stage = self._chain.stage("sink", f"{key[0]} of query {key[1]}")
+            sink, query = key
+            name, sink_id = f"{sink} of query {query}", object_id("sink", query, sink)
+            stage = self._chain.stage("sink", name, sink_id)
             held = self.held[key] = HeldSink(stage, hold, now_ms)
         elif held.hold.reason is hold.reason:
             held.hold = hold  # its figures change; it is the same hold
@@ -998,9 +1009,10 @@ class StagedWrites:
         """True when there is something to do in a turn, or at a time."""
         return bool(self._commits or self._puts or self._look_ms is not None)
 
-    def run(self, turn: int, *, is_log_free: bool) -> None:
+    def run(self, *, is_log_free: bool) -> None:
         """Go on with what can: each turn a slice of the copy, and a look at those that wait."""
-        self._turn, self._is_log_free = turn, is_log_free
+        self._is_log_free = is_log_free
+        self._looks -= 1
         if self._log.failure is not None:
             self._fail(self._log.failure)
             return
@@ -1104,12 +1116,13 @@ class StagedWrites:
         deadlines = [put.deadline_ms for put in self._puts]
         for commit in self._commits.values():
             deadlines += [asker.deadline_ms for asker in commit.askers]
-            if commit.hold is not None and commit.hold.until_ms is not None:
-                deadlines.append(commit.hold.until_ms)
             if commit.pause is _LOG and self._retry_ms:
                 deadlines.append(self._retry_ms)
             if commit.idle_ms is not None:
                 deadlines.append(commit.idle_ms + ABANDON_MS)
+        for held in self.held.values():
+            if held.hold.until_ms is not None:
+                deadlines.append(held.hold.until_ms)
         if self._look_ms is not None:
             deadlines.append(self._look_ms)
         return min(deadlines, default=None)

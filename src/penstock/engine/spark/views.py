@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.flow.diagnosis import QueryView, StageView
+from penstock.model.names import object_id
 
 if TYPE_CHECKING:
     from penstock.engine.spark.query import Query
@@ -99,8 +100,18 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
         is_limited=query.is_limited,
         is_alive=service.registry.is_alive(query),
         is_holding=service.registry.pressures.held(topic, query.name) is not None,
+        lease_text=query.lease.text if query.lease.is_broken else "",
+        polls=query.polls,
+        age_ms=backlog.age_ms,
     )
-    return StageView("query", f"{query.name} on {topic.name}", ready=backlog.messages, query=view)
+    return StageView(
+        "query",
+        f"{query.name} on {topic.name}",
+        ready=backlog.messages,
+        query=view,
+        id=object_id("query", query.name),
+        belongs_to=topic.name.id,
+    )
 
 
 def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) -> QuerySnapshot:

@@ -112,6 +112,7 @@ class Consumer:
         "_permits",
         "_subscription",
         "active_queues",
+        "connection_id",
         "consumer_id",
         "delivered_messages",
         "demand",
@@ -183,6 +184,7 @@ class Consumer:
         """Handing over settles: nothing is in flight for it."""
         self.is_passive = is_passive
         """Never chosen by dispatch; takes by ``Subscription.take``."""
+        self.connection_id = 0  # for people who look; whoever attaches it says which it is on
         self.visibility_ms = visibility_ms
         """Its deliveries go back by themselves after this time; 0 = never."""
         self.is_attached = True
@@ -261,6 +263,16 @@ class Consumer:
         if permits is not None:
             return permits.permits + permits.aside > 0
         return self.demand.available_messages() > 0 and self.demand.available_bytes() > 0
+
+    @property
+    def window(self) -> int:
+        """Its window, if it has one (F10); 0 = it has none, or it is no window."""
+        return self.demand.window if isinstance(self.demand, Window) else 0
+
+    @property
+    def is_unlimited(self) -> bool:
+        """It could have a window and asked for none."""
+        return isinstance(self.demand, Window) and not self.demand.window
 
     def blocked_by(self) -> tuple[Withheld, ...]:
         """Everything of its own that keeps it from taking more; empty = it would.

@@ -58,6 +58,7 @@ from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, Permits, Withheld
 from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
+from penstock.flow.progress import STUCK_MS, Progress
 from penstock.flow.rate import DispatchRate
 from penstock.flow.reason import Reason
 from penstock.log.format import CursorState
@@ -127,6 +128,7 @@ class Subscription:
         "on_ready",
         "on_visibility_timeout",
         "options",
+        "progress",
         "subscription_id",
     )
 
@@ -166,6 +168,8 @@ class Subscription:
         self._body_bytes: dict[QueueId, BodyBytesEstimate] = {}
         self._unserved_ms = 0
         self._unserved_since_ms: int | None = None
+        self.progress: Final = Progress(host.clock.monotonic_ms())
+        """Its past, for the diagnosis."""
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
 
@@ -265,6 +269,7 @@ class Subscription:
         """
         consumer = self.consumer_set.attach(self, outlet, demand, unsent, **keywords)
         if isinstance(consumer, Consumer) and not consumer.is_passive:
+            self.note_read()
             self._show_mode(consumer.mode)
         self._changed()
         return consumer
@@ -275,13 +280,52 @@ class Subscription:
             self.options = replace(self.options, mode=mode)
             self._host.save_definition(self)
 
+    def note_read(self) -> None:
+        """Somebody reads, or asks for something to read: it is not left alone on purpose."""
+        self.progress.read_ms = self._host.clock.monotonic_ms()
+
+    def _note_moved(self) -> None:
+        """Its head may have moved; one look a second is enough."""
+        now_ms = self._host.clock.monotonic_ms()
+        if now_ms >= self.progress.point_ms:
+            ready = sum([cursor.ready_messages for cursor in self._cursors])
+            behind_ms = self._host.flow.behind_ms
+            self.progress.moved(now_ms, self._age_ms() if ready else 0, ready, behind_ms)
+
+    def _age_ms(self) -> int:
+        """Of the oldest message that waits to be delivered."""
+        # What is parked for the keys of somebody is behind the head: from the low mark on.
+        places = [
+            (each, each.head if each.has_ready else each.settled.low_mark)
+            for each in self._cursors
+            if each.ready_messages
+        ]
+        return self._oldest_ms(places)
+
+    def _unacked_age_ms(self) -> int:
+        """Of the oldest message that somebody has and did not settle."""
+        held = [each for each in self._cursors if each.pending.messages]
+        return self._oldest_ms([(each, each.settled.low_mark) for each in held])
+
+    def _oldest_ms(self, places: Sequence[tuple[QueueCursor, int]]) -> int:
+        stored = [
+            entries[0][3] for cursor, at in places if (entries := cursor.index.entries(at, 1))
+        ]
+        return max(0, self._host.clock.wall_ms() - min(stored)) if stored else 0
+
+    def _note_gone(self, consumer: Consumer) -> None:
+        if not consumer.is_passive:
+            self.note_read()
+
     def cancel(self, consumer: Consumer) -> None:
         """It gets nothing more; what it has stays in flight until it is settled or detached."""
+        self._note_gone(consumer)
         self.consumer_set.cancel(consumer)
         self._changed()
 
     def detach(self, consumer: Consumer, *, count: bool = False) -> None:
         """It is gone: what it has goes back to its place and then to others."""
+        self._note_gone(consumer)
         self.consumer_set.detach(consumer, is_counted=count)
         self._changed()
 
@@ -366,7 +410,7 @@ class Subscription:
                 self._picker.watch_head(cursor)
                 if cursor.redelivery.is_full:
                     self._host.delayed_budget.wait(self)
-        self._track_unserved(is_ready and is_through)
+        self._track_unserved(is_ready and is_through, moved)
         if is_unsaved:
             self._host.note_settlement(self)
         if not is_through:
@@ -439,6 +483,8 @@ class Subscription:
                 self._picker.is_strict = is_strict
                 taken += self._pipeline.take(cursor, consumer, messages_max - len(taken))
                 self._picker.is_strict = False
+        self.note_read()
+        self._note_moved()
         self._changed()
         return taken
 
@@ -446,6 +492,7 @@ class Subscription:
         """Hand over messages of one queue for a limited time."""
         if self.is_deleting:
             return []
+        self.note_read()
         cursor = self.cursor(queue_id)
         before = (cursor.next_offset, len(cursor.redelivery.ready))
         consumer.visibility_ms = limits.visibility_ms
@@ -472,6 +519,7 @@ class Subscription:
             messages = sum(delivery.messages for delivery in popped)
             consumer.sent(messages, sum(delivery.size for delivery in popped))
         if popped or before != (cursor.next_offset, len(cursor.redelivery.ready)):
+            self._note_moved()
             self._changed(cursor)
         return popped
 
@@ -514,6 +562,7 @@ class Subscription:
         return settled
 
     def _settled(self, cursor: QueueCursor) -> None:
+        self.progress.settled(self._host.clock.monotonic_ms())
         # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
         # to make. What waits for its key is not among the ready.
         is_idle = len(self._cursors) == 1 and cursor.mode is not Mode.KEY_SHARED
@@ -526,6 +575,9 @@ class Subscription:
         """Everything below ``offset`` is done."""
         cursor = self.cursor(queue_id)
         settled = self._settler.settle_upto(cursor, offset)
+        if settled:
+            self.progress.settled(self._host.clock.monotonic_ms())
+            self._note_moved()
         self._changed(cursor)
         return settled
 
@@ -545,6 +597,8 @@ class Subscription:
         """Back to their original places, counted as an attempt or not; returns how many entries."""
         cursor = self.cursor(queue_id)
         moved = self._settler.requeue(cursor, offsets, delay_ms=delay_ms, is_counted=count)
+        if moved:
+            self.progress.returned(offsets)
         self._changed(cursor)
         return moved
 
@@ -683,6 +737,7 @@ class Subscription:
         cursor = self.cursor(queue_id)
         dropped = self._settler.drop_head(cursor, messages, cause)
         if dropped:
+            self.progress.discarded(dropped, self._host.clock.monotonic_ms())
             self._changed(cursor)
         else:
             # A limit asks in every turn: waking for nothing would make turns without end while
@@ -811,7 +866,8 @@ class Subscription:
 
     def _consumer_view(self, consumer: Consumer) -> ConsumerView:
         withheld = self.withheld_from(consumer)
-        return consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
+        view = consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
+        return replace(view, id=f"consumer/{self.subscription_id}-{consumer.consumer_id}")
 
     @property
     def has_reject_backlog(self) -> bool:
@@ -831,8 +887,10 @@ class Subscription:
         """True while messages are ready and nobody takes them."""
         return self._unserved_since_ms is not None
 
-    def _track_unserved(self, is_unserved: bool) -> None:
+    def _track_unserved(self, is_unserved: bool, moved: int = 0) -> None:
         """A round is over; whether it left something because nobody could take more."""
+        if moved:
+            self._note_moved()
         if is_unserved is (self._unserved_since_ms is None):
             now_ms = self._host.clock.monotonic_ms()
             if self._unserved_since_ms is None:
@@ -846,7 +904,14 @@ class Subscription:
         """True when the diagnosis may have something to say about it."""
         if self._settler.inflight.is_blocked or self._settler.reject_backlog:
             return True
-        return any(cursor.ready_messages for cursor in self._cursors)
+        if self.progress.is_noteworthy(self._host.clock.monotonic_ms()):
+            return True
+        if any(cursor.ready_messages for cursor in self._cursors):
+            return True
+        has_unlimited = any(
+            each.is_unlimited and each.inflight.messages for each in self.consumer_set
+        )
+        return has_unlimited and self._unacked_age_ms() >= STUCK_MS
 
     def available_messages(self) -> int:
         """Messages its consumers would take at once, as far as one round looks."""
@@ -910,15 +975,25 @@ class Subscription:
         is_set = limit == self._host.flow.unacked_subscription_max
         origin = "flow.unacked_subscription_max" if is_set else "its own limit"
         text = f"{limit} unsettled messages ({origin})"
+        ready = sum([cursor.ready_messages for cursor in self._cursors])
         return StageView(
             kind="subscription",
             name=self.name,
             state="flow" if is_blocked else "running",
             reason=Reason.PENDING if is_blocked else None,
             culprit=text if is_blocked else "",
-            ready=sum(cursor.ready_messages for cursor in self._cursors),
+            waits_for=f"limit/flow.unacked_subscription_max/{self.name}" if is_blocked else "",
+            ready=ready,
             consumers=tuple([self._consumer_view(each) for each in pushed or consumers]),
             undone=self._undone(),
+            progress=self.progress.view(
+                self._host.clock.monotonic_ms(),
+                age_ms=self._age_ms() if ready else 0,
+                ready=ready,
+                unacked_age_ms=self._unacked_age_ms(),
+                is_read=bool(pushed),
+                behind_ms=self._host.flow.behind_ms,
+            ),
         )
 
     def _undone(self) -> UndoneView | None:
@@ -1156,6 +1231,9 @@ def consumer_view(
     """A consumer as the diagnosis wants it: what binds it is its window or its in-flight limit."""
     unacked = consumer.inflight.messages
     limit = consumer.inflight.messages_max
+    window = consumer.window
+    if window:
+        limit = min(limit, window) if limit else window
     is_full = not (isinstance(consumer.demand, Permits) or consumer.has_demand)
     if consumer.inflight.is_blocked or (is_full and unacked):
         # It holds messages and takes no more: whatever it calls its limit, it has reached it.
@@ -1171,4 +1249,6 @@ def consumer_view(
         blocked_by=withheld,
         waits_for=waits_for,
         last_grant_ms=consumer.last_grant_ms,
+        connection="" if not consumer.connection_id else f"connection/{consumer.connection_id}",
+        is_unlimited=consumer.is_unlimited,
     )

@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.engine.topic import Overflow
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.server.admin import Administration
 from penstock.server.faults import FaultOrder, Faults
@@ -259,6 +260,13 @@ class SetPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     spark_backlog_messages_max: int | None = None
     spark_backlog_bytes_max: int | None = None
     spark_backlog_age_ms_max: int | None = None
+    length_max: int | None = None
+    bytes_max: int | None = None
+    overflow: Overflow | None = None
+    publish_messages_per_s: int | None = None
+    publish_bytes_per_s: int | None = None
+    quota_bytes_max: int | None = None
+    quota_age_ms_max: int | None = None
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -326,7 +334,7 @@ class AdminApi:
             given = msgspec.structs.asdict(order)
             topic, space = given.pop("topic"), given.pop("space")
             changes = {name: value for name, value in given.items() if value is not None}
-            self._admin.set_spark_policy(topic, space, **changes)
+            self._admin.set_topic_policy(topic, space, **changes)
             return {"done": f"topic '{topic}' has its new policy"}
 
         return await self._change(request, SetPolicy, change)

@@ -9,6 +9,7 @@ from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies, mess
 from penstock.adapters.rocketmq.group_registry import OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC
 from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetMovedReporter
+from penstock.flow.diagnosis import diagnose
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
@@ -379,3 +380,28 @@ def test_any_interleaving_of_sends_and_pulls_gives_each_message_once_in_order(be
         offset = ext(answer)[0]
         seen += bodies(answer)
     assert seen == [b"%d" % number for number in range(sent)]
+
+
+def asked(bench):
+    found = bench.engine.flow_map(bench.clock.monotonic_ms())
+    return diagnose(found.views)
+
+
+def test_a_group_with_a_live_member_is_never_said_to_have_nobody():
+    bench = RocketmqBench()
+    client = BenchConsumer.on(bench)
+    for _ in range(5):
+        bench.client().send("TopicTest")
+    client.heartbeat(TopicTest="*")
+    client.commit("TopicTest", 0)
+    client.pull("TopicTest")
+    assert asked(bench).severity == "ok"
+    bench.advance(10_000)
+    found = asked(bench)
+    assert (found.severity, found.cause) == ("behind", "does-not-ask")
+    assert found.culprit.name == client.client_id
+    client.heartbeat(TopicTest="*")
+    bench.advance(25_000)
+    assert asked(bench).cause == "stopped-pulling"
+    client.commit("TopicTest", 5)
+    assert asked(bench).severity == "ok"

@@ -23,8 +23,9 @@ def flow(kind="none", name="", sentence="Nothing is held back.", stages=(RUNNING
 
 
 class Broker:
-    def __init__(self, page, queries=()):
-        self.pages = {"/api/flow": page, "/api/queries": {"queries": list(queries)}}
+    def __init__(self, page, queries=(), sinks=()):
+        spark = {"queries": list(queries), "sinks": list(sinks)}
+        self.pages = {"/api/flow": page, "/api/queries": spark}
         self.is_silent = False
 
     def ask(self, method, path, order=None):
@@ -85,6 +86,15 @@ def test_a_query_is_shown_with_its_rate_its_last_batch_and_its_lag(clients):
     assert "320 rows in 2.1 s" in line
     assert "3,000 behind (6.5 s)" in line
     assert (board.lag, board.lag_max) == (3000, 3000)
+
+
+def test_a_sink_is_shown_with_its_last_batch_once_it_has_one(clients):
+    sinks = [{"sink": "large-orders", "batch": 4, "rows": 1070}]
+    sinks += [{"sink": "begun", "batch": -1, "rows": 0}]
+    lines = seen(Broker(flow(), [QUERY], sinks), clients).lines()
+    line = next(each for each in lines if "large-orders" in each)
+    assert "1,070 messages in batch 4" in line
+    assert not any("begun" in each for each in lines)
 
 
 def test_stages_that_are_held_are_named(clients):

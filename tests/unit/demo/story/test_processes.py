@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from penstock.demo.story import processes
+from penstock.demo.story import QUERIES, processes
 from penstock.demo.story.processes import Amount, Batch, Job, row_seconds, set_row_seconds
 
 ENDED_S_MAX = 20
@@ -63,11 +63,11 @@ def test_a_job_that_does_not_end_is_ended(started, monkeypatch):
     assert job.state == "failed"
 
 
-def test_a_job_is_running_once_both_queries_had_a_batch(tmp_path):
+def test_a_job_is_running_once_every_query_had_a_batch(tmp_path):
     job = Job(tmp_path)
-    job._note({"state": "running", "query": "rows", "batch": 0, "rows": 1, "ms": 1})
-    assert not job.is_running
-    job._note({"state": "running", "query": "sums", "batch": 0, "rows": 1, "ms": 1})
+    for query in QUERIES:
+        assert not job.is_running
+        job._note({"state": "running", "query": query, "batch": 0, "rows": 1, "ms": 1})
     assert job.is_running
 
 

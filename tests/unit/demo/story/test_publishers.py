@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.demo.story import publishers
-from penstock.demo.story.publishers import open_publishers, tills_text
+from penstock.demo.story.publishers import open_publishers, open_readers, readers_text, tills_text
 
 EVERYWHERE = {"amqp": "127.0.0.1:1", "pulsar": "127.0.0.1:1"}
 
@@ -45,3 +45,15 @@ def test_it_is_said_what_is_missing_for_the_others(only):
     assert said.startswith("a and b (without pulsar-client; pip install 'penstock-broker[demo]'")
     only()
     assert "(without pika and pulsar-client; " in tills_text([Till("a")])
+
+
+def test_large_orders_are_read_back_without_pika_too_and_it_is_said(only):
+    only()
+    readers = open_readers({"rocketmq": "127.0.0.1:1", "amqp": "127.0.0.1:1"})
+    said = readers_text(readers)
+    assert said.startswith("RocketMQ (without pika; pip install 'penstock-broker[demo]'")
+
+
+def test_nobody_misses_pulsars_client_when_large_orders_are_read_back(only):
+    only("pika")
+    assert readers_text([Till("a"), Till("b")]) == "a and b"

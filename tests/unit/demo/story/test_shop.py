@@ -51,6 +51,12 @@ def test_every_order_has_its_own_number_and_is_booked_by_its_answer(monkeypatch)
     assert publisher.is_closed
 
 
+def test_what_each_order_comes_to_is_in_the_book(monkeypatch):
+    shop, publisher = sold(monkeypatch, [SendOutcome.CONFIRMED] * 5)
+    sent = [order["cents"] * order["quantity"] for _, order in publisher.sent]
+    assert shop.amounts[:5] == sent
+
+
 def test_the_last_refusal_keeps_its_reason(monkeypatch):
     assert sold(monkeypatch, [SendOutcome.REFUSED, SendOutcome.CONFIRMED])[0].last_reason == "busy"
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.demo.story.story import committed_files, count_again
+from penstock.demo.story.story import committed_files, count_again, read_orders
 
 SECOND_US = 1_000_000
 
@@ -79,3 +79,11 @@ def test_a_window_that_was_written_twice_is_wrong(tmp_path):
 
 def test_nothing_written_is_nothing_found(tmp_path):
     assert count_again(tmp_path).numbers == []
+
+
+def test_an_order_that_spark_wrote_twice_counts_twice():
+    bodies = [b'{"id": 7, "item": "cup", "amount": 16000}'] * 2
+    assert read_orders([*bodies, b'{"id": 8, "item": "cup", "amount": 20000}']) == {
+        (7, 16000): 2,
+        (8, 20000): 1,
+    }

@@ -31,6 +31,7 @@ from penstock.model.spark_batch import (
     BatchProgress,
     StagedRows,
 )
+from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import SparkSettings
 from penstock.testing.storage import FaultKind
@@ -226,6 +227,17 @@ def test_a_replay_with_another_number_of_rows_is_counted(bench, orders, caplog):
     assert "another number of rows" in caplog.text
 
 
+@pytest.mark.parametrize("durability", ["os", "interval:1000"])
+def test_where_written_counts_as_durable_a_commit_is_answered_at_once(durability):
+    bench = Bench(Settings(storage=StorageSettings(durability=durability)))
+    topic = bench.topic()
+    bench.settle()
+    assert bench.commit(0, bench.put(topic, [b"a"])).rows == 1
+    assert bench.bodies(topic) == [b"a"]
+    bench.kill()
+    assert bench.bodies(bench.engine.topic(topic_name("orders"))) == [b"a"]
+
+
 def test_a_replay_is_known_behind_a_crash_and_a_clean_stop(bench, orders):
     bench.commit(7, bench.put(orders, [b"a"], 7))
     for end in (bench.cut_power, bench.kill, bench.stop):
@@ -326,6 +338,20 @@ def test_a_damaged_stage_fails_the_commit(bench, orders):
     assert (answer.kind, "checksum" in str(answer)) == (NO_STAGE, True)
     assert bench.bodies(orders) == []
     assert bench.commit(0, bench.put(orders, [b"a"], name="0.b")).rows == 1
+
+
+def test_a_put_that_is_written_again_while_it_is_copied_fails_the_commit(bench, orders):
+    bench.engine.set_alarm("memory", 1 << 60)
+    stage = bench.put(orders, [b"a", b"b"])
+    asker = Asker()
+    assert bench.commit(0, stage, asker=asker, wait_ms=60_000) is None
+    bench.storage.remove(f"{batch_path('out', 'q', 0)}/{stage.name}")
+    blocks = [block_of(orders.queues[0].queue_id, rows([b"a"]))]
+    write_stage(bench.storage, ("out", "q", 0), stage.name, blocks)
+    bench.engine.set_alarm("memory", 0)
+    bench.settle()
+    assert (asker.answer.kind, "written again" in str(asker.answer)) == (NO_STAGE, True)
+    assert bench.bodies(orders) == []
 
 
 @pytest.mark.parametrize("name", ["../../log/x", "0.a/../b", ""])
@@ -668,6 +694,29 @@ def test_puts_wait_while_staged_rows_have_no_room_but_one_batch_goes_on():
     bench.settle()
     assert not waiting.answer.held
     assert bench.engine.staged.size_bytes == 60
+
+
+def test_a_put_for_a_topic_whose_rate_is_used_up_goes_on_in_its_time(bench):
+    topic = bench.topic("slow", TopicPolicy(publish_messages_per_s=10))
+    assert bench.commit(0, bench.put(topic, [b"x"] * 30)).rows == 30
+    asker = Asker()
+    room = StageRoomRequest(
+        sink="out", query="q", batch=1, name="0.b", topics=["slow"], bytes=9, wait_ms=60_000
+    )
+    assert bench.ask(room, asker) is None
+    bench.advance(30_000)
+    assert not asker.answer.held
+
+
+def test_figures_of_an_earlier_look_do_not_decide(bench):
+    topic = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    reader = bench.reader(topic)
+    bench.commit(0, bench.put(topic, [b"a"]))
+    room = StageRoomRequest(sink="out", query="q", batch=1, name="0.a", topics=["full"])
+    assert bench.ask(room).held
+    reader.commit(topic.queues[0].queue_id, 1)
+    bench.settle()
+    assert not bench.ask(room).held
 
 
 def test_a_put_whose_time_is_up_is_told_what_it_waited_for():

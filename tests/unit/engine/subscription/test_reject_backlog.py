@@ -171,6 +171,7 @@ def test_the_diagnosis_says_that_they_are_buried_before_others_are_delivered(
 ):
     subscription.reject(1, range(MANY))
     queue.fill(5)
+    host.clock.advance(6_000)
     found = diagnose([subscription.view()])
     assert (found.kind, found.name, found.side) == ("burials", "s", "delivery")
     assert f"first buries {MANY - REJECTS_PER_TURN} messages that died" in found.sentence

@@ -263,6 +263,8 @@ def test_numbers_say_who_waits_for_what(host, queue):
     assert (statistics.ready, statistics.unacked, statistics.consumers) == (4, 2, 1)
     (consumer,) = statistics.each_consumer
     assert (consumer.name, consumer.demand, consumer.blocked_by) == ("slow", 0, ("demand",))
+    assert diagnose([subscription.view()]).severity == "ok", "a burst, so far"
+    host.clock.advance(6_000)
     assert "slow" in diagnose([subscription.view()]).sentence
     taker.settle(*taker.deliveries)
     subscription.detach(taker.consumer)
@@ -274,6 +276,7 @@ def test_a_consumer_whose_socket_does_not_read_is_named(host, queue):
     taker = consume(subscription, name="deaf", unsent=UnsentLimit(2, 0))
     taker.reads = False
     host.run()
+    host.clock.advance(6_000)
     diagnosis = diagnose([subscription.view()])
     assert diagnosis.kind == "network"
     assert "deaf" in diagnosis.sentence

@@ -1,0 +1,300 @@
+"""Progress: what of the past the diagnosis needs, to tell alike things apart.
+
+A look at a queue says how much waits in it, not whether that is a burst that will be gone in a
+moment, a consumer that has stopped, or nobody's business. So every reader has a ``Progress`` that
+is told of what happens (its head moved, something was settled, something came back, somebody read),
+and keeps a handful of figures: nobody has to walk all queues every second to know them.
+
+``Spell`` is anything that happens again and again for a while: refusals, discards, dead letters.
+
+Who writes: subscriptions, and whoever refuses or drops. Who reads: the flow map. Time is monotonic,
+and comes in. Invariants: memory is fixed; a message costs nothing, a list of them a comparison.
+Not here: what follows from it (``diagnosis.py``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.flow.reason import Culprit
+
+POINT_EVERY_MS: Final = 1000
+POINTS_MAX: Final = 16
+"""Three windows of five seconds: the one that counts, and something to compare it with."""
+
+GROWTH_PART: Final = 10
+"""A head gets older that is older by a tenth of the window; less is an accident."""
+
+ENDED_MS: Final = 3000
+"""A spell that paused for so long is over; so an answer is ``ok`` again within five seconds."""
+
+STUCK_MS: Final = 30_000
+"""Who holds messages and settles none of them for so long never acks; before that it is slow."""
+
+READ_MS: Final = 3_600_000
+"""Who was read within the last hour is meant to be read; else it lies there on purpose."""
+
+LOOPS_MIN: Final = 10
+"""Times in a row that a message comes back, with nothing settled, until that is a loop."""
+
+
+class Spell:
+    """Something that happens again and again, with pauses shorter than ``ENDED_MS``."""
+
+    __slots__ = ("count", "last_ms", "since_ms", "total")
+
+    def __init__(self) -> None:
+        self.since_ms = 0
+        self.last_ms = -ENDED_MS - 1
+        self.count = 0
+        """How often since it began."""
+        self.total = 0
+        """How often at all."""
+
+    def note(self, count: int, now_ms: int) -> None:
+        if not self.is_on(now_ms):
+            self.since_ms, self.count = now_ms, 0
+        self.last_ms = now_ms
+        self.count += count
+        self.total += count
+
+    def is_on(self, now_ms: int) -> bool:
+        """False when it never happened, or not lately."""
+        return now_ms - self.last_ms <= ENDED_MS
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """Where a reader stood at a moment."""
+
+    at_ms: int
+    age_ms: int
+    """Of the oldest message it has not been given."""
+    ready: int
+
+
+class ProgressView(msgspec.Struct, frozen=True):
+    """What the diagnosis is told."""
+
+    age_ms: int = 0
+    """Of the oldest message that waits."""
+    is_behind: bool = False
+    """That is older than it may be, gets older, and there are not fewer of them."""
+    since_ms: int | None = None
+    """Since when it is too old."""
+    unread_ms: int | None = None
+    """For how long nobody has read; 0 = somebody does, None = nobody ever did."""
+    unsettled_ms: int = 0
+    """For how long nothing was settled."""
+    unacked_age_ms: int = 0
+    """Of the oldest message that is not settled."""
+    loops: int = 0
+    """How often the same message came back in a row, with nothing settled."""
+    loop_offset: int = -1
+    discarding_ms: int | None = None
+    """Since when old messages make room for new ones; None = they do not."""
+    discarded: int = 0
+
+    @property
+    def was_read(self) -> bool:
+        """Whether somebody is expected to read it."""
+        return self.unread_ms is not None and self.unread_ms <= READ_MS
+
+
+class Progress:
+    """One reader's past."""
+
+    __slots__ = (
+        "_behind_since_ms",
+        "_is_behind",
+        "_points",
+        "discards",
+        "loop_offset",
+        "loops",
+        "made_ms",
+        "point_ms",
+        "read_ms",
+        "settled_ms",
+    )
+
+    def __init__(self, now_ms: int) -> None:
+        self.made_ms = now_ms
+        self.read_ms: int | None = None
+        """When somebody read last, or was there to read; None = never."""
+        self.settled_ms = now_ms
+        self.point_ms = now_ms
+        """From then on ``moved`` wants to hear of it again."""
+        self.loops = 0
+        self.loop_offset = -1
+        self.discards: Spell | None = None
+        # Made when the head first moves late: most readers never are.
+        self._points: deque[Point] | None = None
+        self._behind_since_ms: int | None = None
+        self._is_behind = False
+
+    def moved(self, now_ms: int, age_ms: int, ready: int, behind_ms: int) -> None:
+        """The head moved, or everything was taken; to be told once ``point_ms`` is over."""
+        self.point_ms = now_ms + POINT_EVERY_MS
+        if age_ms <= behind_ms:
+            self._behind_since_ms = None
+        elif self._behind_since_ms is None:
+            self._behind_since_ms = now_ms - (age_ms - behind_ms)
+        if self._points is None:
+            self._points = deque(maxlen=POINTS_MAX)
+        self._points.append(Point(now_ms, age_ms, ready))
+
+    def settled(self, now_ms: int) -> None:
+        self.settled_ms = now_ms
+        self.loops = 0
+
+    def returned(self, offsets: Sequence[int]) -> None:
+        """Messages went back to their places, to be delivered again."""
+        if not self.loops:
+            self.loop_offset, self.loops = offsets[0], 1
+        elif self.loop_offset in offsets:
+            self.loops += 1
+
+    def discarded(self, messages: int, now_ms: int) -> None:
+        if self.discards is None:
+            self.discards = Spell()
+        self.discards.note(messages, now_ms)
+
+    def is_noteworthy(self, now_ms: int) -> bool:
+        """True when something happens that a count of messages does not show."""
+        return self.loops >= LOOPS_MIN or (
+            self.discards is not None and self.discards.is_on(now_ms)
+        )
+
+    def view(
+        self,
+        now_ms: int,
+        *,
+        age_ms: int,
+        ready: int,
+        unacked_age_ms: int,
+        is_read: bool,
+        behind_ms: int,
+    ) -> ProgressView:
+        """What there is to say, with the figures of this moment."""
+        self._judge(now_ms, age_ms, ready, behind_ms)
+        since_ms = self._behind_since_ms
+        if since_ms is None:
+            since_ms = now_ms - (age_ms - behind_ms)
+        unread_ms = None if self.read_ms is None else now_ms - self.read_ms
+        discards = self.discards
+        if discards is not None and not discards.is_on(now_ms):
+            discards = None
+        return ProgressView(
+            age_ms=age_ms,
+            is_behind=self._is_behind,
+            since_ms=since_ms if self._is_behind else None,
+            unread_ms=0 if is_read else unread_ms,
+            unsettled_ms=now_ms - self.settled_ms,
+            unacked_age_ms=unacked_age_ms,
+            loops=self.loops,
+            loop_offset=self.loop_offset,
+            discarding_ms=None if discards is None else discards.since_ms,
+            discarded=0 if discards is None else discards.count,
+        )
+
+    def _judge(self, now_ms: int, age_ms: int, ready: int, behind_ms: int) -> None:
+        """Once behind it stays so until its head is young again, or there is less and less."""
+        if age_ms <= behind_ms or not ready:
+            self._is_behind = False
+            return
+        points = self._points or ()
+        recent = [each for each in points if now_ms - each.at_ms <= behind_ms]
+        if recent and now_ms - recent[0].at_ms >= POINT_EVERY_MS and ready < recent[0].ready:
+            self._is_behind = False
+            return
+        before = [each for each in points if now_ms - each.at_ms >= behind_ms]
+        if recent and not before:
+            # It began to move a moment ago: what it was like before that is not known.
+            before = recent[:1] if now_ms - recent[0].at_ms >= POINT_EVERY_MS else []
+        # A head that did not move at all is older by all the time that went by.
+        least_ms = behind_ms // GROWTH_PART
+        self._is_behind |= not recent or (bool(before) and age_ms > before[-1].age_ms + least_ms)
+
+
+# ---- troubles -----------------------------------------------------------------------------------
+# Refusals and losses, each kind for each place once: who says no, since when, how often, to whom.
+
+
+TROUBLES_MAX: Final = 256
+PUBLISHERS_MAX: Final = 16
+"""Who is concerned, by name; more are counted."""
+
+
+class Trouble:
+    """One place where publishes are refused or lost, or where dead letters arrive."""
+
+    __slots__ = ("culprit", "publishers", "publishers_left_out", "spell", "text")
+
+    def __init__(self, culprit: Culprit) -> None:
+        self.culprit = culprit
+        self.text = ""
+        """What is said to publishers."""
+        self.spell = Spell()
+        self.publishers: dict[str, str] = {}
+        """Id -> name."""
+        self.publishers_left_out = 0
+
+
+class Troubles:
+    """What went wrong lately, by what it is and where."""
+
+    __slots__ = ("_found", "dropped")
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Trouble] = {}
+        self.dropped = 0
+        """Places that were forgotten because there were too many."""
+
+    def note(
+        self,
+        cause: str,
+        culprit: Culprit,
+        messages: int,
+        now_ms: int,
+        *,
+        text: str = "",
+        publisher: Culprit | None = None,
+    ) -> None:
+        key = (cause, culprit.id)
+        trouble = self._found.get(key)
+        if trouble is None:
+            self._make_room(now_ms)
+            trouble = self._found[key] = Trouble(culprit)
+        if not trouble.spell.is_on(now_ms):
+            trouble.publishers.clear()
+            trouble.publishers_left_out = 0
+        trouble.text = text
+        trouble.spell.note(messages, now_ms)
+        if publisher is not None and publisher.id not in trouble.publishers:
+            if len(trouble.publishers) < PUBLISHERS_MAX:
+                trouble.publishers[publisher.id] = str(publisher)
+            else:
+                trouble.publishers_left_out += 1
+
+    def forget(self, cause: str, culprit_id: str) -> None:
+        """It is over, before its time."""
+        self._found.pop((cause, culprit_id), None)
+
+    def now(self, now_ms: int) -> list[tuple[str, Trouble]]:
+        """(cause, trouble) of those that go on."""
+        return [
+            (cause, trouble)
+            for (cause, _), trouble in self._found.items()
+            if trouble.spell.is_on(now_ms)
+        ]
+
+    def _make_room(self, now_ms: int) -> None:
+        if len(self._found) < TROUBLES_MAX:
+            return
+        self._found = {key: each for key, each in self._found.items() if each.spell.is_on(now_ms)}
+        if len(self._found) >= TROUBLES_MAX:
+            self._found.pop(next(iter(self._found)))
+            self.dropped += 1

@@ -1,0 +1,398 @@
+"""Flows from a file in a real Spark, against a real broker.
+
+Starting a query costs more than what it does, so a test runs several flows at once.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from kit.pipeline_job import STEP, STEPS
+from penstock.bulk.client import BulkClient
+from penstock.bulk.tickets import Ticket
+from penstock.cli.pipeline import shipped
+from penstock.client import Message
+from penstock.model.errors import PenstockError
+from penstock.pipelines.compaction import compact
+from penstock.pipelines.flow_file import load_pipeline
+from penstock.pipelines.launch import RunOptions, dry_run, launch
+from penstock.pipelines.state import StateError
+from penstock.pipelines.table import Table
+from penstock.testing.running import eventually
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FUNCTIONS = """
+import os
+
+def enrich(row):
+    number = row["value"]["id"]
+    if number % 10 == 3 and not os.path.exists(HEALED):
+        raise ValueError(f"no {number}")
+    return {"id": number, "origin": f"{row['topic']}/{row['queue']}/{row['offset']}"}
+
+def echo(row):
+    if row["body"] == b"3":
+        raise ValueError("three")
+    return {"key": "echo", "body": row["body"]}
+
+def upper(messages):
+    return messages.selectExpr("key", "upper(value) AS body")
+"""
+
+
+class Shop:
+    """A topic, a directory with a pipeline file, and what becomes of them."""
+
+    def __init__(self, bench, producer):
+        self.session = bench.spark
+        self.endpoint = bench.endpoint
+        self.topic = bench.topic
+        self.directory = bench.directory
+        self._producer = producer
+        healed = f"HEALED = {str(self.directory / 'healed')!r}\n"
+        (self.directory / "functions.py").write_text(healed + FUNCTIONS)
+        sys.modules.pop("functions", None)
+
+    def publish(self, *numbers):
+        """Number n as JSON, with junk for a body when n ends in 7."""
+        for number in numbers:
+            body = b"junk" if number % 10 == 7 else json.dumps({"id": number}).encode()
+            message = Message(self.topic, body, keys=f"k{number}", properties={"n": str(number)})
+            self._producer.send(message)
+
+    def pipeline(self, text, **given):
+        path = self.directory / "shop.toml"
+        path.write_text(f'endpoint = "{self.endpoint}"\n' + text.replace("TOPIC", self.topic))
+        return load_pipeline(path, environment={}, given=given)
+
+    def run(self, text, *names, is_stopping=lambda: False, show=lambda _: None, **options):
+        """All flows of a text, or some, up to what there is now; their last figures."""
+        pipeline = self.pipeline(text)
+        shown = []
+
+        def note(figures):
+            shown[:] = figures
+            show(figures)
+
+        is_well = launch(
+            pipeline,
+            pipeline.only(names),
+            RunOptions(**{"is_once": True, **options}),
+            show=note,
+            is_stopping=is_stopping,
+            session=self.session,
+        )
+        found = {each.flow: each for each in shown}
+        assert is_well, [each.text for each in shown]
+        return found
+
+    def table(self, name, columns="*"):
+        sql = f"SELECT {columns} FROM '{self.directory}/{name}/**/*.parquet'"
+        try:
+            return duckdb.sql(sql).fetchall()
+        except duckdb.IOException:
+            return []  # not a file yet
+
+    def messages(self, topic):
+        return messages(self.endpoint, topic)
+
+
+def messages(endpoint, topic):
+    """(key, properties, body) of every message of a topic; none when there is no topic."""
+    rows = []
+    with BulkClient(endpoint) as client:
+        for found in client.resolve([], optional=[topic]).topics:
+            for queue in found.queues:
+                if queue.end > queue.earliest:
+                    columns = ["key", "properties", "body"]
+                    ticket = Ticket(
+                        topic=topic,
+                        queue=queue.queue,
+                        start=queue.earliest,
+                        end=queue.end,
+                        columns=columns,
+                    )
+                    for batch in client.read(ticket):
+                        rows += batch.to_pylist()
+    return [(each["key"], dict(each["properties"]), each["body"]) for each in rows]
+
+
+@pytest.fixture
+def shop(bench, producer):
+    return Shop(bench, producer)
+
+
+FLOWS = """
+[flow.archive]
+from = { topics = "TOPIC" }
+sql = "SELECT *, date(timestamp) AS day FROM messages"
+to = { parquet = "archive", partition_by = ["topic", "day"] }
+[flow.rows]
+from = { topics = "TOPIC" }
+decode = { format = "json" }
+sql = "SELECT value.id, key FROM messages"
+to = { delta = "rows" }
+[flow.mapped]
+from = { topics = "TOPIC", max_rows = 25 }
+decode = { format = "json", schema = "id long" }
+map = "functions:enrich"
+output = "id long, origin string"
+retry = { max_attempts = 3, delays = "1s" }
+to = { parquet = "mapped" }
+[flow.upper]
+from = { pattern = "TOPIC" }
+decode = { format = "text" }
+python = "functions:upper"
+to = { topic = "TOPIC-upper" }
+"""
+
+
+def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop):
+    flows = FLOWS
+    shop.publish(*range(50))
+    figures = shop.run(flows)
+    assert (figures["rows"].rows, figures["rows"].rows_out, figures["rows"].dead) == (50, 45, 5)
+    assert (figures["mapped"].retries, figures["mapped"].dead) == (5, 5)
+    good = [n for n in range(50) if n % 10 != 7]
+
+    # Everybody reads the same, without knowing of Spark.
+    place = shop.directory / "archive"
+    assert len(shop.table("archive")) == len(pl.read_parquet(place)) == len(pd.read_parquet(place))
+    assert shop.table("archive", "DISTINCT topic") == [(shop.topic,)]
+    delta = DeltaTable(shop.directory / "rows").to_pyarrow_table()
+    assert sorted(delta.column("id").to_pylist()) == good
+    assert sorted(shop.table("mapped", "id")) == [(n,) for n in good if n % 10 != 3]
+
+    dead = shop.messages("rows.dead")
+    assert sorted(int(properties["n"]) for _, properties, _ in dead) == [7, 17, 27, 37, 47]
+    key, properties, body = next(each for each in dead if each[0] == "k7")
+    assert body == b"junk"
+    assert properties["penstock.cause"] == "the body is no JSON of the schema"
+    assert (properties["penstock.attempts"], properties["penstock.flow"]) == ("1", "rows")
+    topic, _, _ = properties["penstock.origin"].split("/")
+    assert (key, topic) == ("k7", shop.topic)
+    assert len(shop.messages(f"{shop.topic}-upper")) == 50
+    assert ("k5", b'{"ID": 5}') in [
+        (each[0], each[2]) for each in shop.messages(f"{shop.topic}-upper")
+    ]
+
+    # What failed comes again, as it was; in the end it is done, or dead.
+    shop.publish(50, 53)
+    time.sleep(1.2)
+    figures = shop.run(flows, "mapped")
+    assert figures["mapped"].retries == 6
+    (shop.directory / "healed").touch()
+    shop.publish(63)
+    time.sleep(1.2)
+    shop.run(flows, "mapped", "archive")
+    mapped = shop.table("mapped", "id, origin")
+    assert sorted(each[0] for each in mapped) == sorted([*good, 50, 53, 63])
+    assert {each[1].rpartition("/")[0].rpartition("/")[0] for each in mapped} == {shop.topic}
+    assert len(shop.messages("mapped.dead")) == 5
+    assert len(shop.table("archive")) == 53
+
+    # Fewer files, the same rows.
+    before = sorted(shop.table("archive", 'key, "offset", queue'))
+    assert compact(Table(place)).after == 1
+    assert sorted(shop.table("archive", 'key, "offset", queue')) == before
+
+
+def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_stopped(shop):
+    shop.publish(*range(60))
+    shop.run(shipped("archive").read_text().replace("${TOPICS}", "TOPIC"))
+    replay = (
+        shipped("replay")
+        .read_text()
+        .replace("${TO:-}", "TOPIC-again")
+        .replace("${WHERE:-true}", "properties['n'] != '5'")
+        .replace("${RATE:-off}", "5")
+    )
+    stopping = []
+
+    def stop(figures):
+        if figures[0].rows:
+            stopping.append(True)
+
+    shop.run(replay, is_stopping=lambda: bool(stopping), show=stop)
+    some = len(shop.messages(f"{shop.topic}-again"))
+    assert 0 < some < 59
+    shop.run(replay.replace('rate = "5"', 'rate = "off"'))
+    again = shop.messages(f"{shop.topic}-again")
+    numbers = [int(properties["n"]) for _, properties, _ in again]
+    assert sorted(numbers) == [n for n in range(60) if n != 5]
+    assert {key for key, _, _ in again} == {f"k{n}" for n in numbers}
+
+
+def test_duplicates_are_dropped_by_their_message_id_and_windows_close(shop):
+    for number in (1, 2, 1, 3, 2):
+        message = Message(shop.topic, b"%d" % number, properties={"message_id": f"m{number}"})
+        shop._producer.send(message)
+    figures = shop.run(
+        """
+        [flow.unique]
+        from = { topics = "TOPIC" }
+        deduplicate = { by = "properties['message_id']", within = "1h" }
+        sql = "SELECT cast(body AS string) AS body FROM messages"
+        to = { parquet = "unique" }
+        [flow.own]
+        from = { topics = "TOPIC", columns = ["body"] }
+        deduplicate = { within = "1h" }
+        map = "functions:echo"
+        dead = { topic = "TOPIC-dead" }
+        to = { topic = "TOPIC-echo" }
+        """
+    )
+    assert sorted(shop.table("unique", "body")) == [("1",), ("2",), ("3",)]
+    # Each has an id of its own that its client gave it.
+    assert (figures["own"].rows_out, figures["own"].retries) == (4, 1)
+    echoed = sorted((key, body) for key, _, body in shop.messages(f"{shop.topic}-echo"))
+    assert echoed == [("echo", b"1"), ("echo", b"1"), ("echo", b"2"), ("echo", b"2")]
+    assert shop.messages(f"{shop.topic}-dead") == []
+
+
+def test_a_flow_that_is_stopped_ends_its_batch_and_goes_on_with_the_next(shop):
+    flow = """
+        [flow.live]
+        from = { topics = "TOPIC" }
+        to = { parquet = "live", roll_time = "100ms" }
+        """
+    shop.publish(*range(10))
+    stopping = []
+
+    def stop(figures):
+        if figures[0].rows >= 10:
+            stopping.append(True)
+
+    figures = shop.run(flow, is_once=False, is_stopping=lambda: bool(stopping), show=stop)
+    assert figures["live"].state == "stopped"
+    assert len(shop.table("live")) == 10
+    commits = shop.directory / "penstock-pipelines" / "live" / "checkpoint" / "commits"
+    assert max(int(each.name) for each in commits.glob("[0-9]*")) == figures["live"].batch
+    shop.publish(*range(10, 15))
+    shop.run(flow)
+    assert len(shop.table("live")) == 15
+    with pytest.raises(StateError, match="its sql changed since its checkpoint was made"):
+        shop.run(flow.replace("to =", 'sql = "SELECT key FROM messages"\nto ='))
+    with pytest.raises(StateError, match="has rows of it already"):
+        shop.run(f'state = "elsewhere"\n{flow}')
+    shop.run(flow, is_reset=True)
+    assert len(shop.table("live")) == 30
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        ('sql = "SELECT nosuch FROM messages"\nto = { parquet = "o" }', "nosuch"),
+        ('sql = "SELEC 1"\nto = { parquet = "o" }', "flow 'x': .*SELEC"),
+        ('to = { parquet = "o", partition_by = ["dya"] }', "partition_by: there is no 'dya'"),
+        ('to = { parquet = "o", partition_by = ["timestamp"] }', "directories are named by text"),
+        ('to = { parquet = "functions.py" }', "is no directory"),
+        ('sql = "SELECT key AS a FROM messages"\nto = { topic = "o", key = "b" }', "to.key"),
+        ('sql = "SELECT body, key AS kye FROM messages"\nto = { topic = "o" }', "mean key"),
+        ('python = "functions:nosuch"\nto = { topic = "o" }', "has no function nosuch"),
+        ('python = "nosuch:f"\nto = { topic = "o" }', "No module named 'nosuch'"),
+        (
+            'decode = { format = "json", schema = "id lon" }\nto = { parquet = "o" }',
+            "decode.schema",
+        ),
+        ('decode = { format = "json" }\nto = { parquet = "o" }', "no message yet has a JSON"),
+        ('watermark = { column = "at" }\nto = { parquet = "o" }', "at"),
+    ],
+)
+def test_a_dry_run_says_what_is_wrong_in_one_sentence(shop, flow, words):
+    pipeline = shop.pipeline(f'[flow.x]\nfrom = {{ topics = "TOPIC" }}\n{flow}')
+    with pytest.raises(PenstockError, match=words):
+        dry_run(pipeline, pipeline.flows, session=shop.session)
+    assert not (shop.directory / "penstock-pipelines").exists()
+
+
+def test_a_dry_run_names_the_columns_of_each_target_and_a_missing_topic(shop):
+    text = '[flow.x]\nfrom = { topics = "TOPIC" }\nto = { parquet = "o" }\n'
+    pipeline = shop.pipeline(text)
+    ((flow, columns),) = dry_run(pipeline, pipeline.flows, session=shop.session)
+    assert (flow.name, columns[:2]) == ("x", ["topic string", "queue int"])
+    pipeline = shop.pipeline(text.replace("TOPIC", "TOPICx"))
+    with pytest.raises(PenstockError, match=f"did you mean '{shop.topic}'"):
+        dry_run(pipeline, pipeline.flows, session=shop.session)
+
+
+# ---- killed -------------------------------------------------------------------------------------
+
+
+ROUNDS = 2
+ROUNDS_LONG = 10
+MESSAGES = 300
+KILLED = """
+endpoint = "ENDPOINT"
+[flow.killed]
+from = { topics = "TOPIC", max_rows = 60, options = { targetBatchDuration = "off" } }
+decode = { format = "json", schema = "id long" }
+map = "functions:enrich"
+output = "id long"
+retry = { max_attempts = 2, delays = "1s" }
+dead = { topic = "TOPIC-dead" }
+to = { parquet = "out", roll_time = "100ms" }
+"""
+
+
+def process(command, directory, **environment):
+    with (directory / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=directory,
+            env={**os.environ, **environment},
+            text=True,
+        )
+
+
+def test_killed_between_staging_and_publishing_every_message_is_somewhere_once(shop, is_long):
+    (shop.directory / "functions.py").write_text(
+        "import random\n"
+        "def enrich(row):\n"
+        "    number = row['value']['id']\n"
+        # Not the same every time: what was decided first counts.
+        "    if number % 10 == 3 or (number % 10 == 4 and random.random() < 0.5):\n"
+        "        raise ValueError('no')\n"
+        "    return {'id': number}\n"
+    )
+    text = KILLED.replace("ENDPOINT", shop.endpoint).replace("TOPIC", shop.topic)
+    (shop.directory / "killed.toml").write_text(text)
+    rounds = ROUNDS_LONG if is_long else ROUNDS
+    for number in range(rounds):
+        shop.publish(*range(number * MESSAGES, (number + 1) * MESSAGES))
+        step = STEPS[(number + 1) % len(STEPS)] if is_long else STEPS[1 + number % 2]
+        dying = process(["kit.pipeline_job", "killed.toml"], shop.directory, **{STEP: step})
+        dying.communicate(timeout=240)
+        assert dying.returncode == -signal.SIGKILL, (shop.directory / "log").read_text()[-3000:]
+    running = process(["penstock", "pipeline", "run", "killed.toml", "--json"], shop.directory)
+    total = rounds * MESSAGES
+
+    def settled():
+        rows = [each[0] for each in shop.table("out", "id")]
+        dead = shop.messages(f"{shop.topic}-dead")
+        return len(rows) + len(dead) >= total
+
+    try:
+        eventually(settled, seconds=240)
+    finally:
+        running.send_signal(signal.SIGTERM)
+        said, _ = running.communicate(timeout=120)
+    assert running.returncode == 0
+    assert json.loads(said.splitlines()[-1])["state"] == "stopped"
+    rows = [each[0] for each in shop.table("out", "id")]
+    dead = [int(properties["n"]) for _, properties, _ in shop.messages(f"{shop.topic}-dead")]
+    assert sorted([*rows, *dead]) == [*range(total)]
+    assert {n for n in range(total) if n % 10 in (3, 7)} <= set(dead)
+    assert not [n for n in dead if n % 10 not in (3, 4, 7)]

@@ -1,0 +1,42 @@
+"""What findings advise: every command exists, with every option."""
+
+import shlex
+
+import click
+import pytest
+
+from penstock.cli.main import penstock
+from penstock.flow.diagnosis import _LIMIT_OPTIONS, _advice, topic_argument
+
+CULPRITS = [
+    ("alarm/memory", "memory"),
+    ("alarm/disk", "disk"),
+    *[(f"limit/{setting}/topic/a%20b@space", "held") for setting in _LIMIT_OPTIONS],
+    ("limit/flow.pending_publishes_max/connection/1", "pending"),
+    ("sub/orders/billing", "nobody"),
+    ("sub/orders/billing", "drop-head"),
+    ("topic/orders", "length-limit"),
+    ("query/etl", "sink"),
+    ("log", "slow"),
+]
+
+
+@pytest.mark.parametrize(("culprit", "cause"), CULPRITS)
+def test_every_command_that_is_advised_exists(culprit, cause):
+    advice = _advice(culprit, cause)
+    assert advice
+    for each in advice:
+        assert each.why
+        name, *words = shlex.split(each.command)
+        assert name == "penstock"
+        found, context = penstock, click.Context(penstock)
+        while words and isinstance(found, click.Group):
+            inner = found.get_command(context, words[0])
+            assert inner is not None, each.command
+            found, words = inner, words[1:]
+        found.make_context("penstock", words)
+
+
+def test_a_topic_is_named_as_a_shell_takes_it():
+    assert topic_argument("topic/orders") == "orders"
+    assert topic_argument("topic/a%20b@shop") == "'a b' --space shop"
