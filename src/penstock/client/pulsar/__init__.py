@@ -1,0 +1,1 @@
+"""A Pulsar client in pure Python, for Penstock and for Apache Pulsar."""
