@@ -164,7 +164,7 @@ class RawSchema:
         return f"RawSchema({self.kind!r})"
 
 
-KINDS: Final = {name.upper(): name for name in pb.Schema.Type.keys()}
+KINDS: Final = dict(zip(map(str.upper, pb.Schema.Type.keys()), pb.Schema.Type.keys(), strict=True))
 
 
 def registered(
