@@ -48,7 +48,7 @@ from penstock.server.listener import (
 )
 from penstock.server.opening import DataDirectory, lock_directory, open_engine
 from penstock.server.pacing import Pacing
-from penstock.server.probes import AlarmLimits, LoopLag, Machine, Probes, disk_bytes
+from penstock.server.probes import AlarmLimits, LoopLag, Machine, Probes, disk_bytes, trimmer
 from penstock.server.protocols import DeadlineDriver, HttpPort, ProtocolBinding, built_in
 from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
@@ -494,6 +494,7 @@ class BrokerRuntime:
             disk_limit=resources.disk_limit,
             check_ms=self._settings.flow.alarm_check_ms,
             looked=self._looked,
+            trim=trimmer(),
         )
 
     def _looked(self) -> None:

@@ -1,6 +1,7 @@
 """Probes: figures reach the engine, sooner near a limit; a failing probe is the worst figure."""
 
 import os
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.server.probes import (
     Probes,
     disk_bytes,
     peak_rss_bytes,
+    trimmer,
 )
 
 GIB = 1 << 30
@@ -30,6 +32,8 @@ class Scene:
         self.rss = 100
         self.free = 100 * GIB
         self.looks = 0
+        self.trims = 0
+        self.kept = 0
         self.probes = Probes(
             self.engine,
             loop,
@@ -39,6 +43,7 @@ class Scene:
             disk_limit=GIB,
             check_ms=500,
             looked=self.looked,
+            trim=self.trim,
         )
 
     def read_free(self):
@@ -48,6 +53,10 @@ class Scene:
 
     def looked(self):
         self.looks += 1
+
+    def trim(self):
+        self.trims += 1
+        self.rss -= self.kept
 
 
 @pytest.fixture
@@ -73,6 +82,50 @@ def test_near_a_limit_looks_come_ten_times_as_often(scene, loop, rss, free):
     scene.probes.start()
     loop.advance(50)
     assert scene.looks == 2
+
+
+def test_near_the_limit_freed_memory_goes_back_before_the_figure_counts(scene, loop):
+    scene.rss, scene.kept = 1200, 700
+    scene.probes.start()
+    assert scene.engine.figures[0] == ("memory", 500)
+    assert scene.trims == 1
+
+
+def test_memory_that_is_in_use_is_not_given_back_all_the_time(scene, loop):
+    scene.rss = 1200
+    scene.probes.start()
+    for _ in range(100):
+        loop.advance(50)
+    assert (scene.trims, scene.looks) == (1, 101)
+    assert scene.engine.figures[-2] == ("memory", 1200)
+    for _ in range(100):
+        loop.advance(50)
+    assert scene.trims == 2
+
+
+def test_far_from_the_limit_the_allocator_keeps_its_pages(scene, loop):
+    scene.probes.start()
+    for _ in range(100):
+        loop.advance(500)
+    assert scene.trims == 0
+
+
+def test_this_system_gives_freed_memory_back():
+    if sys.platform != "linux":
+        pytest.skip("only the C library of Linux has malloc_trim")
+    trim = trimmer()
+    machine = Machine()
+    try:
+        # Blocks below the size that is mapped apart, each second one stays: none at the end is free.
+        blocks = [bytes(60_000) for _ in range(2_000)]
+        kept = blocks[1::2]
+        blocks.clear()
+        before = machine.rss_bytes()
+        trim()
+        assert machine.rss_bytes() < before - 30_000_000
+        assert len(kept) == 1_000
+    finally:
+        machine.close()
 
 
 def test_a_probe_that_fails_counts_as_the_worst_figure(scene, loop):
