@@ -116,7 +116,7 @@ def test_this_system_gives_freed_memory_back():
     trim = trimmer()
     machine = Machine()
     try:
-        # Blocks below the size that is mapped apart, each second one stays: none at the end is free.
+        # Blocks below the size that is mapped apart, every second one stays.
         blocks = [bytes(60_000) for _ in range(2_000)]
         kept = blocks[1::2]
         blocks.clear()
