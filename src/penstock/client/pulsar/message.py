@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -42,6 +42,16 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Messages in its batch; 0 where nobody said."""
     first_chunk: MessageId | None = None
     """Of a message in several chunks, the first one; the id itself is that of the last."""
+
+    earliest: ClassVar[MessageId]
+    """Before the first message of a topic."""
+    latest: ClassVar[MessageId]
+    """Behind the last one."""
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """What the order of messages in one partition goes by."""
+        return self.ledger_id, self.entry_id, self.batch_index
 
     @property
     def place(self) -> tuple[int, int, int, int]:
@@ -122,8 +132,8 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
 
-EARLIEST: Final = MessageId(-1, -1)
-LATEST: Final = MessageId(LATEST_NUMBER, LATEST_NUMBER)
+MessageId.earliest = EARLIEST = MessageId(-1, -1)
+MessageId.latest = LATEST = MessageId(LATEST_NUMBER, LATEST_NUMBER)
 
 
 class Message:
@@ -185,10 +195,11 @@ class ReceivedMessage:
         "_schema",
         "_single",
         "data",
+        "epoch",
         "index",
         "message_id",
-        "owner",
         "redelivery_count",
+        "source",
         "topic",
     )
 
@@ -203,7 +214,8 @@ class ReceivedMessage:
         schema: Schema | None = None,
         redelivery_count: int = 0,
         index: int | None = None,
-        owner: object = None,
+        source: Any = None,
+        epoch: int = 0,
     ) -> None:
         """``single`` is what a batch says of this message of it."""
         self.topic = topic
@@ -215,8 +227,10 @@ class ReceivedMessage:
         """How often it was given back before, as far as the broker remembers."""
         self.index = index
         """Its number in the topic, where the broker tells it."""
-        self.owner = owner
-        """Whose queue it came from; for the client's own use."""
+        self.source = source
+        """Which consumer of one partition received it; of no interest to an application."""
+        self.epoch = epoch
+        """Of that consumer's connections, the how-manieth it came by; likewise."""
         self._metadata = metadata
         self._single = single
         self._schema = schema

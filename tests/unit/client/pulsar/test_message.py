@@ -11,7 +11,7 @@ def test_ids_are_ordered_by_ledger_entry_place_in_the_batch_and_partition():
         MessageId(1, 2), MessageId(1, 2, batch_index=0), MessageId(1, 2, batch_index=1),
         MessageId(1, 3), MessageId(2, 0),
     ]  # fmt: skip
-    assert sorted(ids[3:] + ids[:3]) == ids
+    assert sorted({*ids}) == ids
     assert MessageId(1, 2, partition=0) < MessageId(1, 2, partition=1)
     assert MessageId(1, 2) <= MessageId(1, 2) >= MessageId(1, 2)
     assert MessageId(1, 3) > MessageId(1, 2)
@@ -19,6 +19,8 @@ def test_ids_are_ordered_by_ledger_entry_place_in_the_batch_and_partition():
 
 def test_earliest_and_latest_are_below_and_above_all():
     assert EARLIEST < MessageId(0, 0) < LATEST
+    assert MessageId.earliest is EARLIEST
+    assert MessageId.latest is LATEST
 
 
 def test_the_size_of_a_batch_makes_no_other_id():
