@@ -290,16 +290,20 @@ def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
 # Who grants: the drain rate measured on the batches before. Who spends: ``latestOffset``. Who
 # stops: nobody; a slow batch makes the next one smaller. What wakes it: the end of each batch.
 #
-# The rows of the next batch follow the time of the last one, at most halved or doubled at a time:
-# ``rows x target / time``, through an average (EWMA) so that one hiccup is no trend. Three rules:
+# A batch has two costs: ``fixed_s`` whatever it holds (planning, commits, a trigger interval) and
+# ``row_s`` for each row. A line through two batches of clearly different sizes tells them apart;
+# where it reaches the target are the rows of the next batch, at most halved or doubled at a time.
+# Until there are two sizes all the time counts as the rows'. Rules:
 #
 # * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
 # * A batch that was not full says what little there was, not what could be done: it raises nothing,
 #   and lowers only when it took longer than its target.
-# * If fewer rows twice hardly made it shorter, rows are not what takes the time (a trigger interval
-#   above the target, a slow commit). Then that time is the *pace*, and taken for the target, until
-#   a batch is clearly faster or it is time to look again; or else the limit would fall to nothing,
-#   and the backlog grow.
+# * Batches of about one size are averaged (EWMA), so that one hiccup is no trend; one that is
+#   clearly faster counts at once.
+# * Where the fixed cost is all of the target or more, fewer rows would not help, and the backlog
+#   grow: the rows may always take so long that they are a fifth of the batch.
+# * A limit that stood for a while is tried with another size: the machine may have been busy when
+#   it was learned, and at one size a fixed cost looks like that of rows.
 #
 # Pure: times come in as arguments. Not here: limits of bytes and minimum rows (above), the
 # producers' side (F18, at the broker).
@@ -311,20 +315,21 @@ ROWS_MIN: Final = 10
 ROWS_MAX: Final = 1 << 40
 STEP_MAX: Final = 2.0
 STEP_MIN: Final = 0.5
+STEP_LATE: Final = 1.5
+"""Up, where the target is passed or the fixed cost is most of it: the line may be chance."""
 WEIGHT: Final = 0.6
-"""Of the last batch in the average of seconds per row."""
+"""Of the last batch in the average of batches of its size."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
 SHORTEST_S: Final = 1e-6
 """A batch that a coarse clock calls shorter took this long: its rate is divided by."""
-_FEWER: Final = 0.75
-"""Of the rows of an earlier batch: the least difference that two points of a line should have."""
-_DOUBTS: Final = 2
+_SAME: Final = 0.75
+"""Of the rows of another batch, or the inverse: nearer ones are of the same size."""
 _FASTER: Final = 0.7
-_PACED_MAX: Final = 12
-"""Batches after which a pace is doubted: it may have been a hiccup."""
-_ROOM: Final = 1.1
-"""Beyond the pace, so that a limit which is too low is found out."""
+FIXED_ROOM: Final = 1.25
+"""Of the fixed cost: so long may a batch take at least."""
+LOOK_AGAIN: Final = 16
+"""Batches of one size after which another one is tried."""
 
 
 class Admission(msgspec.Struct):
@@ -336,15 +341,16 @@ class Admission(msgspec.Struct):
     rows: int = 0
     """Limit of the next batch."""
     row_s: float = 0.0
-    """Seconds a row takes, on average; 0 = not known yet."""
-    pace_s: float = 0.0
-    """How long batches take whatever they hold; 0 = rows are what takes the time."""
+    """Seconds each row takes; 0 = not known yet, or too little to be seen."""
+    fixed_s: float = 0.0
+    """Seconds a batch takes whatever it holds."""
     batches: int = 0
-    _paced: int = 0
-    _doubts: int = 0
-    """How often fewer rows were no help."""
-    _larger: tuple[int, float] = (0, 0.0)
-    """Rows and seconds of the batch that smaller ones are compared with."""
+    _here: tuple[float, float] = (0.0, 0.0)
+    """Rows and seconds of batches of the present size."""
+    _there: tuple[float, float] = (0.0, 0.0)
+    """Of the size before; no rows = none, or too long ago."""
+    _age: int = 0
+    """Batches since the size changed."""
 
     def __post_init__(self) -> None:
         self.rows = min(FIRST_ROWS, self.rows_max)
@@ -352,7 +358,13 @@ class Admission(msgspec.Struct):
     @property
     def rate(self) -> float:
         """Rows per second; 0 = not known yet."""
-        return 1 / self.row_s if self.row_s else 0.0
+        rows, took_s = self._here
+        return rows / took_s if took_s else 0.0
+
+    @property
+    def goal_s(self) -> float:
+        """How long a batch may take."""
+        return max(self.target_s, FIXED_ROOM * self.fixed_s)
 
     def observe(self, rows: int, took_s: float) -> None:
         """A batch of so many rows took so long."""
@@ -364,37 +376,41 @@ class Admission(msgspec.Struct):
             if took_s > FIRST_PATIENCE * self.target_s:
                 self._set(min(rows, self.rows) * STEP_MIN)
             return
-        spent = took_s / rows
-        self.row_s = WEIGHT * spent + (1 - WEIGHT) * self.row_s if self.row_s else spent
-        self._learn_pace(rows, took_s)
-        is_full = rows >= _FEWER * self.rows
-        target = max(self.target_s, _ROOM * self.pace_s)
-        if is_full:
-            wanted = target / self.row_s
-            self._set(min(max(wanted, STEP_MIN * rows), STEP_MAX * rows))
-        elif took_s > target:
-            self._set(min(self.rows, max(target / spent, STEP_MIN * rows)))
+        if rows >= _SAME * self.rows:
+            self._learn(rows, took_s)
+            step = STEP_MAX if max(took_s, self.goal_s) <= self.target_s else STEP_LATE
+            self._set(min(max(self._wanted(rows), STEP_MIN * rows), step * rows))
+        elif took_s > self.goal_s:
+            self._set(min(self.rows, max(rows * self.goal_s / took_s, STEP_MIN * rows)))
 
-    def _learn_pace(self, rows: int, took_s: float) -> None:
-        self._paced += 1
-        if self._paced > _PACED_MAX or took_s < _FASTER * self.pace_s:
-            self.pace_s = 0.0
-        rows_then, took_then = self._larger
-        if _FEWER ** (1 + self._doubts) * rows_then < rows < rows_then:
-            return  # small steps add up: the next ones are compared with the same batch
-        if rows < rows_then and took_s > self.target_s:
-            row_s = max(0.0, (took_then - took_s) / (rows_then - rows))
-            # By these two points a batch without rows would still be too long.
-            if took_s - row_s * rows > self.target_s:
-                self._doubts += 1
-                if self._doubts < _DOUBTS:
-                    return  # one such batch is as likely a hiccup
-                self.pace_s = took_s
-                self._paced = 0
-                # Averages over batches whose rows did not matter say nothing about a row.
-                self.row_s = took_s / rows_then
-        self._doubts = 0
-        self._larger = (rows, took_s)
+    def _learn(self, rows: int, took_s: float) -> None:
+        """What a row takes, and what it is not the rows that take."""
+        rows_here, took_here = self._here
+        self._age += 1
+        if not _SAME * rows_here <= rows <= rows_here / _SAME:
+            self._there, self._here, self._age = self._here, (rows, took_s), 0
+        elif took_s / rows < _FASTER * took_here / rows_here:
+            self._here = (rows, took_s)
+        else:
+            self._here = (
+                WEIGHT * rows + (1 - WEIGHT) * rows_here,
+                WEIGHT * took_s + (1 - WEIGHT) * took_here,
+            )
+        if self._age > LOOK_AGAIN:
+            self._there = (0.0, 0.0)
+        (at, took), (other, took_then) = self._here, self._there
+        self.row_s = took / at
+        if other:
+            self.row_s = min(max(0.0, (took - took_then) / (at - other)), self.row_s)
+        self.fixed_s = max(0.0, took - self.row_s * at)
+
+    def _wanted(self, rows: int) -> float:
+        if self._age > LOOK_AGAIN and rows < self.rows_max:
+            self._age = 0
+            # Fewer rows keep the target; from the least there are only more.
+            return rows * (STEP_MIN if rows * STEP_MIN >= ROWS_MIN else STEP_MAX)
+        left_s = self.goal_s - self.fixed_s
+        return left_s / self.row_s if self.row_s * ROWS_MAX > left_s else ROWS_MAX
 
     def _set(self, rows: float) -> None:
         self.rows = max(1, min(max(int(rows), ROWS_MIN), self.rows_max))

@@ -1,5 +1,8 @@
 """Positions of a streaming query against an upstream of lists."""
 
+import math
+import statistics
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,11 @@ from penstock.bulk.tickets import BulkError
 from penstock.spark.options import read_options
 from penstock.spark.query import (
     FIRST_ROWS,
+    FIXED_ROOM,
+    LOOK_AGAIN,
     POLL_MS,
+    ROWS_MIN,
+    STEP_LATE,
     STEP_MAX,
     STEP_MIN,
     Admission,
@@ -486,8 +493,8 @@ def test_a_trigger_interval_above_the_target_does_not_starve_the_query():
     before = admission.rows
     for _ in range(100):
         admission.observe(admission.rows, max(10.0, admission.rows * 1e-5))
-    assert admission.rows > before / 4
-    assert admission.pace_s >= 10
+        assert admission.rows > before / 4
+    assert admission.goal_s >= 10
 
 
 def test_a_fixed_cost_just_above_the_target_does_not_starve_it_either():
@@ -504,17 +511,59 @@ def test_a_fixed_cost_below_the_target_leaves_the_target_in_force():
     assert 4.5 < took[-1] < 5.5
 
 
-def test_a_pace_that_was_a_hiccup_is_doubted_after_a_while():
+def test_a_fixed_cost_that_was_a_hiccup_is_doubted_after_a_while():
     admission = Admission(2.0)
     run(admission, 10, row_s=0.001)
-    rows = admission.rows
-    admission.observe(rows, 8)
-    admission.observe(admission.rows, 8)
-    assert not admission.pace_s
-    admission.observe(admission.rows, 8)
-    assert admission.pace_s
+    for _ in range(3):
+        admission.observe(admission.rows, 8)
+    assert admission.goal_s > 8
     took = run(admission, 40, row_s=0.001)
-    assert 1.5 < took[-1] < 2.5
+    assert sum(1.5 < each < 2.5 for each in took) >= 36
+
+
+def test_a_small_batch_that_takes_the_target_is_tried_with_more_rows():
+    """Ten rows take as long as a hundred thousand would: the least limit is no trap."""
+    for fixed_s in (4.8, 5.0, 5.3, 20.0):
+        admission = Admission(5.0)
+        admission.rows = ROWS_MIN
+        run(admission, 60, row_s=1e-5, fixed_s=fixed_s)
+        assert admission.rows > 50_000
+
+
+def test_a_cost_of_rows_is_not_taken_for_a_fixed_one_by_looking_again():
+    took = run(Admission(2.0), 200, row_s=0.001, fixed_s=0.2)
+    assert max(took[4:]) < 2.2
+    assert sum(each > 1.8 for each in took[4:]) > 180
+
+
+@given(
+    target=st.floats(0.5, 60),
+    drowned=st.lists(
+        st.tuples(st.floats(0.1, 100), st.floats(1e-7, 1), st.floats(0.01, 1)), max_size=60
+    ),
+    fixed=st.floats(0, 4),
+    rows=st.floats(100, 1e7),
+    limit=st.sampled_from([1 << 40, 100_000]),
+)
+def test_when_the_machine_is_quick_again_the_rows_come_back(target, drowned, fixed, rows, limit):
+    """Whatever batches were and took before, and however much of a batch is not its rows' time."""
+    admission = Admission(target, limit)
+    for times, row_s, part in drowned:
+        done = max(1, int(admission.rows * part))
+        admission.observe(done, target * times + row_s * done)
+    fixed_s = fixed * target
+    goal_s = max(target, FIXED_ROOM * fixed_s)
+    row_s = (goal_s - fixed_s) / rows
+    wanted = min(rows, limit)
+    steps_up = math.log(max(wanted / ROWS_MIN, 2), STEP_LATE)
+    steps_down = math.log(max(admission.rows / wanted, 2), 1 / STEP_MIN)
+    run(admission, 2 * LOOK_AGAIN + math.ceil(steps_up + steps_down), row_s=row_s, fixed_s=fixed_s)
+    reached = []
+    for _ in range(2 * LOOK_AGAIN):
+        run(admission, 1, row_s=row_s, fixed_s=fixed_s)
+        reached.append(admission.rows)
+    assert statistics.median(reached) > wanted / 2
+    assert statistics.median(reached) < wanted * 2 + 2 * ROWS_MIN
 
 
 @given(
