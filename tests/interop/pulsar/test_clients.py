@@ -16,11 +16,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.adapters.pulsar.naming import PATTERN_LENGTH_MAX
+
 PROGRAMS = Path(__file__).parent / "clients"
 CACHE = Path.home() / ".cache" / "penstock"
 FLEX = "pulsar-flex@1.1.1"
 JAVA_VERSION = "4.0.8"
-SECONDS_MAX = 60
+SECONDS_MAX = 180
+"""Patience for a machine that is very busy: a program takes 5 to 10 s on one that is not."""
 FETCH_SECONDS_MAX = {"mvn": 300, "go": 900, "npm": 60}
 SAID_MAX = 400
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
@@ -152,11 +155,14 @@ def converse(pulsar, request):
 
     def run(client):
         command, environment = client(request.config)
-        prefix = f"persistent://public/default/{pulsar.name(client.__name__)}"
+        local = f"public/default/{pulsar.name(client.__name__)}"
+        # A longer pattern is not watched, here or at Pulsar: Java's client asks once a minute.
+        assert len(f"{local}-pattern-.*") <= PATTERN_LENGTH_MAX
+        prefix = f"persistent://{local}"
         path = pulsar.path(f"{prefix}-partitions")
         pulsar.rest.done("PUT", f"{path}/partitions", 3)
         done = subprocess.run(
-            [*command, pulsar.url, prefix],
+            [*command, pulsar.url, prefix, pulsar.rest.url],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
@@ -190,6 +196,7 @@ def test_the_java_and_the_go_client_see_what_they_see_at_pulsar(converse, client
     assert seen["retry"].pop("is_from").endswith("-retry")
     assert seen["retry"] == {"tries": ["0", "1", "2"], "letter": "unwanted", "left": []}
     assert seen["key_shared"]["first"] | seen["key_shared"]["second"] == SIXTY_BY_KEY
+    assert seen["key_shared"]["left"] == 0
     assert not seen["key_shared"]["first"].keys() & seen["key_shared"]["second"].keys()
     assert seen["seek"] == {
         "by_id": ["8", "9"], "by_time": TEN[5:], "earliest": TEN, "latest": ["10"],
@@ -205,8 +212,13 @@ def test_the_java_and_the_go_client_see_what_they_see_at_pulsar(converse, client
     assert seen["schema"] == {
         "item": "pen", "pieces": 3, "version": ["0"] * 8, "refused": "IncompatibleSchema",
     }  # fmt: skip
-    # Only Java's watches for new topics, and only Java's has priorities on failover.
+    # Only Java's watches for new topics, has priorities on failover, and is asked for a compacted
+    # topic.
     if client is java:
+        assert seen["compacted"] == {
+            "newest": ["key-0=16", "key-2=18", "key-3=19", "key-1=21", "key-2=22"],
+            "tail": ["23"], "all": [str(number) for number in range(24)],
+        }  # fmt: skip
         assert seen["pattern"] == {"bodies": ["pattern-a", "pattern-b", "pattern-c"]}
         assert seen["failover"] == {"first": TEN, "second_meanwhile": [], "second": TEN[4:]}
     else:

@@ -375,6 +375,22 @@ def test_a_watcher_hears_of_topics_that_come_and_go(pulsar, peer):
     assert peer.ask("watch_topic_list_close", watcher_id=1).kind == "success"
 
 
+def test_a_watcher_hears_of_topics_that_come_close_together(pulsar, peer):
+    namespace = pulsar.namespace()
+    fields = {"namespace": namespace, "topics_pattern": "public/.*/w.*"}
+    assert not peer.ask("watch_topic_list", watcher_id=1, **fields).command.topic
+    wanted = {f"persistent://{namespace}/w{number}" for number in range(3)}
+    maker = pulsar.peer()
+    for topic in sorted(wanted):
+        pulsar.look_up(topic)
+        maker.producer(topic)
+    # Nobody says a word from now on: what was not told at once is told by itself.
+    told = []
+    while len(told) < len(wanted):
+        told += peer.expect("watch_topic_update").new_topics
+    assert sorted(told) == sorted(wanted)
+
+
 def test_a_watcher_s_pattern_has_at_most_50_characters_without_its_domain(peer):
     local = "public/default/" + "x" * 35
     asked = {"watcher_id": 1, "namespace": "public/default"}

@@ -1,3 +1,7 @@
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -27,22 +31,25 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 
 /**
- * Conversations of Pulsar's Java client: java JavaPeer SERVICE_URL TOPIC_PREFIX
+ * Conversations of Pulsar's Java client: java JavaPeer SERVICE_URL TOPIC_PREFIX ADMIN_URL
  *
  * <p>Each step has a topic of its own, PREFIX-STEP, and ends with one line of JSON, what it saw;
  * test_clients.py compares. PREFIX-partitions has three partitions before this starts.
  */
 public final class JavaPeer {
-    private static final int RECEIVE_SECONDS_MAX = 15;
+    /** Patience for a machine that is very busy; nothing waits so long if all is well. */
+    private static final int RECEIVE_SECONDS_MAX = 60;
     /** How long nothing has to come before nothing is believed to come. */
     private static final int QUIET_MS = 300;
 
     private final PulsarClient client;
     private final String prefix;
+    private final String admin;
 
-    private JavaPeer(PulsarClient client, String prefix) {
+    private JavaPeer(PulsarClient client, String prefix, String admin) {
         this.client = client;
         this.prefix = prefix;
+        this.admin = admin;
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -50,7 +57,7 @@ public final class JavaPeer {
                 .serviceUrl(arguments[0])
                 .operationTimeout(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS)
                 .build();
-        JavaPeer peer = new JavaPeer(client, arguments[1]);
+        JavaPeer peer = new JavaPeer(client, arguments[1], arguments[2]);
         int code = 1;
         try {
             peer.produce();
@@ -66,6 +73,7 @@ public final class JavaPeer {
             peer.partitions();
             peer.pattern();
             peer.schema();
+            peer.compacted();
             code = 0;
         } catch (Exception problem) {
             problem.printStackTrace();
@@ -246,19 +254,26 @@ public final class JavaPeer {
             for (CompletableFuture<MessageId> each : sent) {
                 each.get(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS);
             }
-            Map<String, List<String>> firsts = byKey(first);
-            Map<String, List<String>> seconds = byKey(second);
-            tell("key_shared", "first", firsts, "second", seconds);
+            Map<String, List<String>> firsts = new LinkedHashMap<>();
+            Map<String, List<String>> seconds = new LinkedHashMap<>();
+            for (int got = 0; got < 60;) {
+                got += takeByKey(first, firsts) + takeByKey(second, seconds);
+            }
+            tell("key_shared", "first", firsts, "second", seconds,
+                    "left", bodies(receiveRest(first)).size() + bodies(receiveRest(second)).size());
         }
     }
 
-    private Map<String, List<String>> byKey(Consumer<byte[]> consumer) throws Exception {
-        Map<String, List<String>> seen = new LinkedHashMap<>();
-        for (Message<byte[]> message : receiveRest(consumer)) {
+    /** What is there now, acked; how many. */
+    private static int takeByKey(Consumer<byte[]> consumer, Map<String, List<String>> seen) throws Exception {
+        int count = 0;
+        for (Message<byte[]> message = consumer.receive(20, TimeUnit.MILLISECONDS); message != null;
+                message = consumer.receive(20, TimeUnit.MILLISECONDS)) {
             seen.computeIfAbsent(message.getKey(), each -> new ArrayList<>()).add(text(message));
             consumer.acknowledge(message);
+            count++;
         }
-        return seen;
+        return count;
     }
 
     private void seek() throws Exception {
@@ -379,6 +394,60 @@ public final class JavaPeer {
                     "version", IntStream.range(0, seen.getSchemaVersion().length)
                             .mapToObj(at -> "" + seen.getSchemaVersion()[at]).collect(Collectors.toList()),
                     "refused", refused);
+        }
+    }
+
+    private void compacted() throws Exception {
+        String topic = topic("compacted");
+        List<String> all = new ArrayList<>();
+        List<String> newest = new ArrayList<>();
+        List<String> tail = new ArrayList<>();
+        try (Producer<byte[]> batches = batching(topic).create(); Producer<byte[]> single = alone(topic).create()) {
+            // Two batches and two messages by themselves, of four keys: both survive in part.
+            List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+            for (int number = 0; number < 20; number++) {
+                sent.add(batches.newMessage().key("key-" + number % 4).value(bytes("" + number)).sendAsync());
+            }
+            batches.flush();
+            for (CompletableFuture<MessageId> each : sent) {
+                each.get(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS);
+            }
+            single.newMessage().key("key-1").value(bytes("20")).send();
+            single.newMessage().key("key-1").value(bytes("21")).send();
+            compact(topic);
+            // The tail is read as it is.
+            single.newMessage().key("key-2").value(bytes("22")).send();
+            try (Reader<byte[]> reader = client.newReader().topic(topic).startMessageId(MessageId.earliest)
+                    .readCompacted(true).create()) {
+                while (reader.hasMessageAvailable()) {
+                    Message<byte[]> message = reader.readNext(RECEIVE_SECONDS_MAX, TimeUnit.SECONDS);
+                    newest.add(message.getKey() + "=" + text(message));
+                }
+            }
+            ConsumerBuilder<byte[]> builder = consumer(topic, SubscriptionType.Exclusive).readCompacted(true);
+            try (Consumer<byte[]> consumer = builder.clone().subscribe()) {
+                List<Message<byte[]>> seen = receive(consumer, newest.size());
+                consumer.acknowledgeCumulative(seen.get(seen.size() - 1));
+            }
+            // Acks of what was compacted hold for the tail, too.
+            single.newMessage().key("key-3").value(bytes("23")).send();
+            try (Consumer<byte[]> consumer = builder.clone().subscribe()) {
+                tail.addAll(bodies(receive(consumer, 1)));
+                tail.addAll(bodies(receiveRest(consumer)));
+            }
+            all.addAll(read(topic, MessageId.earliest, false));
+        }
+        tell("compacted", "newest", newest, "tail", tail, "all", all);
+    }
+
+    private void compact(String topic) throws Exception {
+        URI place = URI.create(admin + "/admin/v2/" + topic.replace("://", "/") + "/compaction");
+        HttpClient http = HttpClient.newHttpClient();
+        HttpRequest begin = HttpRequest.newBuilder(place).PUT(HttpRequest.BodyPublishers.noBody()).build();
+        http.send(begin, HttpResponse.BodyHandlers.discarding());
+        HttpRequest ask = HttpRequest.newBuilder(place).GET().build();
+        while (!http.send(ask, HttpResponse.BodyHandlers.ofString()).body().contains("SUCCESS")) {
+            TimeUnit.MILLISECONDS.sleep(20);
         }
     }
 

@@ -52,6 +52,32 @@ def test_topics_are_told_when_they_are_durable(bench, client):
     assert updates(client) == [([], [FULL + "orders"])]
 
 
+def test_a_topic_made_just_before_somebody_watches_is_in_the_answer(bench, client):
+    bench.engine.create_topic(topic_name("orders"))
+    client.say(
+        "WATCH_TOPIC_LIST",
+        request_id=1,
+        watcher_id=1,
+        namespace="public/default",
+        topics_pattern=PATTERN,
+    )
+    (answer,) = client.commands()
+
+    assert list(answer.watch_topic_list_success.topic) == [FULL + "orders"]
+
+
+def test_who_watches_while_a_change_waits_to_be_told_hears_of_it(bench, client):
+    watch(client)
+    for name in ("o1", "o2"):
+        bench.engine.create_topic(topic_name(name))
+        bench.settle()
+    assert updates(client) == [([FULL + "o1"], [])]
+    assert list(watch(client, watcher_id=2).topic) == [FULL + "o1"]
+    bench.pass_time(room.PAUSE_MS)
+
+    assert updates(client) == [([FULL + "o2"], [])] * 2
+
+
 def test_what_changes_close_together_is_told_together(bench, client):
     watch(client)
     for name in ("o1", "o2", "o3", "news"):
