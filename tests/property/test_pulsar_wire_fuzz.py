@@ -4,7 +4,6 @@ Sized for CI; ``--long`` runs a thousand times as many inputs.
 """
 
 import contextlib
-import random
 import struct
 import tracemalloc
 from functools import cache
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from kit.pulsar.bench import command
 from kit.pulsar_payload import COMPRESSIONS, batch_tail, numbered_messages, single_tail, tail
+from kit.wire_fuzz import dearest_read
 from penstock.wire.pulsar.facts import PulsarFacts, inflate
 from penstock.wire.pulsar.frames import (
     COMMAND_BYTES_MAX,
@@ -109,46 +109,13 @@ READERS = {
 }
 
 
-def mutated(seed, chance):
-    data = bytearray(seed)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data) + 1)
-        kind = chance.randrange(7)
-        if kind == 0 and at < len(data):
-            data[at] = chance.choice(INTERESTING)
-        elif kind == 1 and at < len(data):
-            data[at] ^= 1 << chance.randrange(8)
-        elif kind == 2:
-            data[at : at + 4] = struct.pack(">I", chance.choice(LENGTHS))
-        elif kind == 3:
-            del data[at : at + chance.randint(1, 20)]
-        elif kind == 4:
-            data[at:at] = data[: chance.randint(0, 40)]
-        elif kind == 5:
-            data[at:at] = VARINT_TOO_LONG[: chance.randint(1, 11)]
-        else:
-            data[at:at] = chance.randbytes(chance.randint(1, 12))
-    return bytes(data)
-
-
 @pytest.mark.parametrize("name", READERS)
 def test_mutated_and_random_bytes_are_read_or_refused_and_never_cost_much(name, is_long):
     reader, seed = READERS[name]
-    reader(seed)
-    chance = random.Random(name)
-    dearest = 0
-    tracemalloc.start()
-    try:
-        for number in range(INPUTS * (1000 if is_long else 1)):
-            data = mutated(seed, chance) if number % 4 else chance.randbytes(chance.randint(0, 200))
-            # Input by input: brokers of other tests live in this process and allocate meanwhile.
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            with contextlib.suppress(FrameError, Unreadable):
-                reader(data)
-            dearest = max(dearest, tracemalloc.get_traced_memory()[1] - before)
-    finally:
-        tracemalloc.stop()
+    dearest = dearest_read(
+        reader, seed, name, count=INPUTS * (1000 if is_long else 1), bytes_in=INTERESTING,
+        lengths=LENGTHS, refusals=(FrameError, Unreadable), insert=VARINT_TOO_LONG,
+    )  # fmt: skip
     # A compressed payload may say that it becomes as large as is allowed: that room is made.
     assert dearest < (MAX_MESSAGE_SIZE * 3 if "batch" in name else MIB)
 

@@ -21,7 +21,7 @@ from penstock.adapters.pulsar.naming import (
     parse_name,
     topics_hash,
 )
-from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
+from penstock.adapters.pulsar.ports import ClientConnection, Handler, StatelessCommands
 from penstock.adapters.pulsar.topics import Listed
 from penstock.model.errors import AlreadyExists
 from penstock.wire.pulsar.frames import ServerError
@@ -39,7 +39,7 @@ _LISTED: Final[dict[int, Listed]] = {
 }
 
 
-class LookupCommands:
+class LookupCommands(StatelessCommands):
     """LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE of one connection."""
 
     def __init__(self, connection: ClientConnection, broker: PulsarBroker) -> None:
@@ -52,19 +52,6 @@ class LookupCommands:
             BaseCommand.PARTITIONED_METADATA: self._partitions,
             BaseCommand.GET_TOPICS_OF_NAMESPACE: self._topics,
         }
-
-    # It keeps nothing.
-
-    def run_handlers(self) -> Mapping[type, RunHandler]:
-        return {}
-
-    def flush(self) -> None: ...
-
-    def socket_drained(self) -> None: ...
-
-    def goodbye(self, cause: str) -> None: ...
-
-    def closed(self) -> None: ...
 
     def _look_up(self, command: BaseCommand, tail: bytes) -> None:
         asked = command.lookup_topic

@@ -126,3 +126,18 @@ class CommandGroup(Protocol):
     def closed(self) -> None:
         """The connection is gone; give everything back to the engine."""
         ...
+
+
+class StatelessCommands:
+    """What a ``CommandGroup`` has that only answers: nothing gathers, nothing has to end."""
+
+    def run_handlers(self) -> Mapping[type, RunHandler]:
+        return {}
+
+    def flush(self) -> None: ...
+
+    def socket_drained(self) -> None: ...
+
+    def goodbye(self, cause: str) -> None: ...
+
+    def closed(self) -> None: ...

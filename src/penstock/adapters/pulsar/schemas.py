@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.adapters.pulsar.naming import InvalidTopicName, PulsarName, parse_name, pulsar_name
+from penstock.adapters.pulsar.ports import StatelessCommands
 from penstock.adapters.pulsar.schema_compatibility import (
     ALWAYS_COMPATIBLE,
     BACKWARD,
@@ -41,7 +42,7 @@ from penstock.wire.pulsar.protocol_pb2 import Schema as WireSchema
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.namespaces import Namespaces
-    from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
+    from penstock.adapters.pulsar.ports import ClientConnection, Handler
     from penstock.adapters.pulsar.topics import PulsarTopic, PulsarTopics
     from penstock.engine.broker import Engine
     from penstock.engine.topic import Topic
@@ -344,7 +345,7 @@ class SchemaBroker(Protocol):
     def schemas(self) -> SchemaRegistry: ...
 
 
-class SchemaCommands:
+class SchemaCommands(StatelessCommands):
     """GET_SCHEMA and GET_OR_CREATE_SCHEMA of one connection. Both fail in answers of their own."""
 
     def __init__(self, connection: ClientConnection, broker: SchemaBroker) -> None:
@@ -356,19 +357,6 @@ class SchemaCommands:
             BaseCommand.GET_SCHEMA: self._get,
             BaseCommand.GET_OR_CREATE_SCHEMA: self._get_or_create,
         }
-
-    # It keeps nothing.
-
-    def run_handlers(self) -> Mapping[type, RunHandler]:
-        return {}
-
-    def flush(self) -> None: ...
-
-    def socket_drained(self) -> None: ...
-
-    def goodbye(self, cause: str) -> None: ...
-
-    def closed(self) -> None: ...
 
     def _get(self, command: BaseCommand, _tail: bytes) -> None:
         asked = command.get_schema
