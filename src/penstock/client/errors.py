@@ -1,4 +1,4 @@
-"""Errors of the client.
+"""Errors of the RocketMQ client; the general ones are those of ``failures.py``.
 
 ClientError
  +-- StateError        started twice, not running, used across a fork or on the wrong thread
@@ -19,16 +19,25 @@ The text says what happened, to which topic or address, and what to do.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.model.errors import PenstockError
+from penstock.client.failures import ClientError, StateError, TimedOut, Unreachable, WouldBlock
 from penstock.wire.rocketmq.codes import ResponseCode
 
-
-class ClientError(PenstockError):
-    """Root of all errors raised by the client."""
-
-
-class StateError(ClientError):
-    """Something was used in a state in which it cannot be used."""
+__all__ = [
+    "Attempt",
+    "BodyUnreadable",
+    "BrokerBusy",
+    "BrokerRefused",
+    "ClientError",
+    "GroupTaken",
+    "InvalidMessage",
+    "NoRoute",
+    "SendFailed",
+    "StateError",
+    "TimedOut",
+    "Unreachable",
+    "WouldBlock",
+    "name_of_code",
+]
 
 
 class GroupTaken(StateError):
@@ -51,27 +60,6 @@ class NoRoute(ClientError):
             f" it where topics are made automatically"
         )
         self.topic = topic
-
-
-class Unreachable(ClientError):
-    """There is no connection to an address, or it broke."""
-
-    def __init__(self, address: str, detail: str) -> None:
-        super().__init__(f"{address} cannot be reached: {detail}")
-        self.address = address
-
-
-class TimedOut(ClientError):
-    """No answer came in time; the request may have been carried out."""
-
-    def __init__(self, address: str, timeout_ms: int, what: str = "request") -> None:
-        super().__init__(f"{what} to {address} was not answered within {timeout_ms} ms")
-        self.address = address
-        self.timeout_ms = timeout_ms
-
-
-class WouldBlock(ClientError):
-    """A bound of this client is reached; wait for answers and try again."""
 
 
 class BrokerRefused(ClientError):

@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.client.connection import Connect, Connection, Network, Signer
 from penstock.client.errors import ClientError, GroupTaken
-from penstock.client.loop import Tasks
+from penstock.client.loop import MachineClock, Tasks
 from penstock.client.message import stored_messages
 from penstock.client.options import InstanceOptions, pick
 from penstock.client.requests import BrokerRequests, encode_tables, read_offsets
@@ -768,15 +768,3 @@ def local_ip() -> str:
 def client_id(ip: str, instance_name: str, unit_name: str | None = None) -> str:
     """``ip@instance[@unit]``: brokers tell members of a group apart by it, and sort them by it."""
     return f"{ip}@{instance_name}@{unit_name}" if unit_name else f"{ip}@{instance_name}"
-
-
-class MachineClock:
-    """Both kinds of time from the operating system; satisfies ``model.clock.Clock``."""
-
-    __slots__ = ()
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000

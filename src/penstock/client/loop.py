@@ -20,6 +20,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -27,7 +28,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from penstock.client.errors import StateError
+from penstock.client.failures import StateError
 
 _log = logging.getLogger(__name__)
 
@@ -334,3 +335,15 @@ def awaitable(
         return client_loop().on(call(self, *args, **kwargs))
 
     return start
+
+
+class MachineClock:
+    """Both kinds of time from the operating system; satisfies ``model.clock.Clock``."""
+
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000

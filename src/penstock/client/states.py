@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from penstock.client.errors import StateError
+from penstock.client.failures import StateError
 
 
 class State(Enum):

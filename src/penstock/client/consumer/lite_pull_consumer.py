@@ -41,8 +41,8 @@ from penstock.client.consumer.pulling import PullClient, PullResult
 from penstock.client.consumer.rebalance import Rebalancer
 from penstock.client.consumer.subscription import Subscriptions, subscription, timestamp_ms
 from penstock.client.errors import ClientError, StateError
-from penstock.client.instance import ClientInstance, MachineClock, instance
-from penstock.client.loop import awaitable, blocking
+from penstock.client.instance import ClientInstance, instance
+from penstock.client.loop import MachineClock, awaitable, blocking
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import resolve
 from penstock.client.routes import NameServerList, parse_name_servers

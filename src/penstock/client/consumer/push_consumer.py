@@ -27,8 +27,8 @@ from penstock.client.consumer.push_member import PushMember
 from penstock.client.consumer.statistics import ConsumerFigures
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import StateError
-from penstock.client.instance import MachineClock, instance
-from penstock.client.loop import awaitable, blocking, client_loop
+from penstock.client.instance import instance
+from penstock.client.loop import MachineClock, awaitable, blocking, client_loop
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import resolve
 from penstock.client.routes import NameServerList, parse_name_servers

@@ -1,0 +1,122 @@
+"""``Client``: where producers, consumers and readers come from, and how all of them end.
+
+Closing goes from the application inwards: consumers, readers and table views (their last acks are
+sent), then producers (what was sent is flushed), then the connections.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol, Unpack
+
+from penstock.client.loop import MachineClock, awaitable, blocking
+from penstock.client.options import resolve
+from penstock.client.pulsar.connection import Connect, connect_tcp
+from penstock.client.pulsar.errors import StateError, WouldBlock
+from penstock.client.pulsar.lookup import Cluster
+from penstock.client.pulsar.options import ClientOptions
+from penstock.client.pulsar.topics import parse_topic
+from penstock.model.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+OPEN_MAX: Final = 100_000
+"""Producers, consumers and readers of one client."""
+
+
+class Open(Protocol):
+    """What a client made and closes with itself; both on the client's thread."""
+
+    @property
+    def is_closed_before_producers(self) -> bool:
+        """True for consumers, readers and table views."""
+        ...
+
+    async def shut(self) -> None:
+        """Close it; never raises because the broker is away."""
+        ...
+
+
+class Client:
+    """Everything that one application does with a Pulsar cluster; any thread may use it.
+
+    with Client("pulsar://localhost:6650") as client:
+        consumer = client.subscribe("orders", "billing")
+
+    Nothing is sent before it is needed: a wrong URL is refused at once, an absent broker when
+    something is opened.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        connect: Connect = connect_tcp,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._cluster = Cluster(
+            url, resolve(ClientOptions, options), clock or MachineClock(), connect=connect
+        )
+        self._open: dict[int, Open] = {}
+        self._is_closed = False
+
+    async def _get_topic_partitions(self, topic: str) -> list[str]:
+        """Full names of a topic's partitions; the topic itself when it has none."""
+        self._check_open()
+        name = parse_topic(topic)
+        count = await self._cluster.retried(
+            lambda: self._cluster.partitions(name), f"partitions of topic {name}"
+        )
+        return [str(name.partition_at(n)) for n in range(count)] or [str(name)]
+
+    get_topic_partitions = blocking(_get_topic_partitions)
+    get_topic_partitions_async = awaitable(_get_topic_partitions)
+
+    async def _close(self) -> None:
+        """Close everything this client made, then its connections; again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # Each takes itself out.
+        for is_first in (True, False):
+            for each in list(self._open.values()):
+                if each.is_closed_before_producers is is_first:
+                    try:
+                        await each.shut()
+                    except Exception:
+                        _log.exception("closing failed", extra={"what": str(each)})
+        self._open.clear()
+        await self._cluster.close()
+
+    close = blocking(_close)
+    close_async = awaitable(_close)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
+    def __str__(self) -> str:
+        return f"client of {self._cluster.url}, {len(self._open)} open"
+
+    # ---- what it made ----------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError(f"the client of {self._cluster.url} is closed; make a new one")
+        if len(self._open) >= OPEN_MAX:
+            raise WouldBlock(f"{OPEN_MAX} producers and consumers are open; close some")
+
+    def _adopt(self, made: Open) -> None:
+        self._open[id(made)] = made
+
+    def _forget(self, made: Open) -> None:
+        self._open.pop(id(made), None)
