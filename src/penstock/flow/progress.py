@@ -226,12 +226,14 @@ class Progress:
 TROUBLES_MAX: Final = 256
 PUBLISHERS_MAX: Final = 16
 """Who is concerned, by name; more are counted."""
+COUNTED_MAX: Final = 1024
+"""Publishers that are told apart when they are counted: each once, however often it is refused."""
 
 
 class Trouble:
     """One place where publishes are refused or lost, or where dead letters arrive."""
 
-    __slots__ = ("culprit", "publishers", "publishers_left_out", "spell", "text")
+    __slots__ = ("_others", "culprit", "publishers", "spell", "text")
 
     def __init__(self, culprit: Culprit) -> None:
         self.culprit = culprit
@@ -240,7 +242,23 @@ class Trouble:
         self.spell = Spell()
         self.publishers: dict[str, str] = {}
         """Id -> name."""
-        self.publishers_left_out = 0
+        self._others: set[str] = set()
+
+    def concerns(self, publisher: Culprit) -> None:
+        if publisher.id in self.publishers:
+            return
+        if len(self.publishers) < PUBLISHERS_MAX:
+            self.publishers[publisher.id] = str(publisher)
+        elif len(self._others) < COUNTED_MAX:
+            self._others.add(publisher.id)
+
+    @property
+    def publishers_left_out(self) -> int:
+        return len(self._others)
+
+    def begins_anew(self) -> None:
+        self.publishers.clear()
+        self._others.clear()
 
 
 class Troubles:
@@ -269,15 +287,11 @@ class Troubles:
             self._make_room(now_ms)
             trouble = self._found[key] = Trouble(culprit)
         if not trouble.spell.is_on(now_ms):
-            trouble.publishers.clear()
-            trouble.publishers_left_out = 0
+            trouble.begins_anew()
         trouble.text = text
         trouble.spell.note(messages, now_ms)
-        if publisher is not None and publisher.id not in trouble.publishers:
-            if len(trouble.publishers) < PUBLISHERS_MAX:
-                trouble.publishers[publisher.id] = str(publisher)
-            else:
-                trouble.publishers_left_out += 1
+        if publisher is not None:
+            trouble.concerns(publisher)
 
     def forget(self, cause: str, culprit_id: str) -> None:
         """It is over, before its time."""
