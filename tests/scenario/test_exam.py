@@ -7,109 +7,13 @@ changes nothing.
 
 import pytest
 
-from kit.workbench import Workbench
-from penstock.engine.host import Mode, SubscriptionOptions
+from kit.exam import Exam
+from penstock.engine.host import Mode
 from penstock.engine.topic import FanoutRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Permits, Window
-from penstock.flow.diagnosis import answer_of, findings_of
+from penstock.flow.diagnosis import GroupView, MemberView
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import DispatchRate
-from penstock.settings.flow import FlowSettings
-from penstock.settings.load import Settings
-
-EVERYTHING = SubscriptionOptions(sees_unsynced=True)
-
-
-class Outlet:
-    """A peer that takes what it gets and settles when it is told to."""
-
-    def __init__(self):
-        self.deliveries = []
-
-    def deliver(self, consumer, deliveries):
-        self.deliveries += deliveries
-        consumer.sent(
-            sum(each.messages for each in deliveries), sum(each.size for each in deliveries)
-        )
-
-    def active_changed(self, consumer, is_active): ...
-
-    def cancelled(self, consumer, cause): ...
-
-
-class Reader:
-    """A consumer of a subscription."""
-
-    def __init__(self, bench, subscription, demand, name, **keywords):
-        self.bench = bench
-        self.subscription = subscription
-        self.outlet = Outlet()
-        self.consumer = subscription.attach(self.outlet, demand, name=name, **keywords)
-        bench.settle()
-
-    def _taken(self, count):
-        taken = self.outlet.deliveries[:count]
-        del self.outlet.deliveries[: len(taken)]
-        return [(each.queue_id, each.offset) for each in taken]
-
-    def ack(self, count=1 << 30):
-        for queue_id, offset in self._taken(count):
-            self.subscription.settle(queue_id, [offset])
-        self.bench.settle()
-
-    def nack(self, count=1 << 30):
-        for queue_id, offset in self._taken(count):
-            self.subscription.requeue(queue_id, [offset])
-        self.bench.settle()
-
-    def reject(self, count=1 << 30):
-        for queue_id, offset in self._taken(count):
-            self.subscription.reject(queue_id, [offset])
-        self.bench.settle()
-
-
-class Exam:
-    """A broker with an audit queue that nobody reads on purpose."""
-
-    def __init__(self, **flow):
-        self.bench = Workbench(Settings(flow=FlowSettings(pending_publishes_max=0, **flow)))
-        audit = self.bench.topic("audit")
-        self.bench.engine.create_subscription(audit.name, "archive", EVERYTHING)
-        self.bench.publish(self.bench.channel(), audit, *[b"x"] * 500)
-        self.bench.settle()
-        self.bench.advance(60_000)
-        self.ok()
-
-    def topic(self, name="orders", policy=None, sub="billing", **options):
-        topic = self.bench.topic(name, policy)
-        options = SubscriptionOptions(sees_unsynced=True, **options)
-        return topic, self.bench.engine.create_subscription(topic.name, sub, options)
-
-    def reader(self, subscription, demand=None, name="worker", **keywords):
-        return Reader(self.bench, subscription, demand or Window(0), name, **keywords)
-
-    def publish(self, topic, count=1, channel=None):
-        self.bench.publish(channel or self.bench.channel(), topic, *[b"x"] * count)
-        self.bench.settle()
-
-    def findings(self):
-        self.now = self.bench.engine.flow_map(self.bench.clock.monotonic_ms())
-        return findings_of(self.now.views, self.now.troubles, self.now.alarms)
-
-    def answer(self):
-        return answer_of(self.findings(), self.now.views)
-
-    def ok(self):
-        answer = self.answer()
-        assert answer.severity == "ok", answer.sentence
-
-    def found(self, severity, cause, culprit):
-        answer = self.answer()
-        assert (answer.severity, answer.cause) == (severity, cause), answer.sentence
-        assert answer.culprit.id.startswith(culprit), answer.culprit
-        assert answer.sentence
-        assert answer.headline
-        return answer
 
 
 @pytest.fixture
@@ -155,6 +59,55 @@ def test_a_consumer_that_is_slower_than_its_publishers_is_found_and_one_that_cat
         for _ in range(10):
             reader.ack(5)
         exam.bench.advance(1_000)
+    exam.ok()
+
+
+def test_a_consumer_that_had_nothing_to_ack_for_an_hour_is_slow_and_does_not_never_ack(exam):
+    topic, subscription = exam.topic()
+    reader = exam.reader(subscription, Window(5), "mailer")
+    exam.publish(topic, 3)
+    reader.ack_all()
+    exam.ok()
+    exam.bench.advance(3_600_000)
+    exam.ok()
+    exam.publish(topic, 50)
+    exam.bench.advance(7_000)
+    exam.found("behind", "slow-consumer", "consumer/", is_lasting=True)
+    reader.ack_all()
+    exam.ok()
+
+
+def test_one_of_two_consumers_never_acks_and_the_other_is_not_to_blame(exam):
+    topic, subscription = exam.topic()
+    good = exam.reader(subscription, Window(5), "good")
+    bad = exam.reader(subscription, Window(5), "bad")
+    channel = exam.bench.channel()
+    for _ in range(40):
+        exam.publish(topic, 20, channel)
+        good.ack()
+        exam.bench.advance(1_000)
+    found = exam.found("behind", "never-acks", "consumer/")
+    assert found.culprit.name == "bad"
+    bad.ack_all()
+    good.ack_all()
+    exam.bench.advance(1_000)
+    exam.ok()
+
+
+def test_who_takes_one_by_one_and_too_few(exam):
+    topic, subscription = exam.topic()
+    reader = exam.reader(subscription, Window(0), "getter", is_passive=True)
+    exam.publish(topic, 50)
+    exam.ok()
+    for _ in range(8):
+        exam.publish(topic, 5)
+        subscription.take(reader.consumer, 1)
+        exam.bench.advance(1_000)
+    exam.found("behind", "does-not-ask", "consumer/", is_lasting=True)
+    exam.bench.advance(31_000)
+    found = exam.found("behind", "stopped-pulling", "consumer/", is_lasting=True)
+    assert found.culprit.name == "getter"
+    subscription.purge(topic.queues[0].queue_id)
     exam.ok()
 
 
@@ -212,7 +165,7 @@ def test_a_consumer_that_grants_no_permits_does_not_ask(exam):
     exam.ok()
 
 
-def test_an_unacked_limit_of_a_consumer_and_one_of_the_subscription(exam):
+def test_an_unacked_limit_of_a_consumer(exam):
     topic, subscription = exam.topic()
     reader = exam.reader(subscription, Permits(100), "ann", unacked_max=4)
     exam.publish(topic, 10)
@@ -220,6 +173,20 @@ def test_an_unacked_limit_of_a_consumer_and_one_of_the_subscription(exam):
     assert exam.found("behind", "slow-consumer", "consumer/").culprit.name == "ann"
     while reader.outlet.deliveries:
         reader.ack()
+    exam.ok()
+
+
+def test_an_unacked_limit_of_the_subscription(exam):
+    topic, subscription = exam.topic()
+    readers = [exam.reader(subscription, Permits(100), name) for name in ("ann", "bob")]
+    subscription.limit_unacked(4)
+    exam.publish(topic, 20)
+    exam.bench.advance(6_000)
+    found = exam.found("behind", "subscription-unsettled", "sub/orders/billing", is_lasting=True)
+    assert "together have as many unsettled as it allows" in found.sentence
+    while any(reader.outlet.deliveries for reader in readers):
+        for reader in readers:
+            reader.ack()
     exam.ok()
 
 
@@ -275,8 +242,9 @@ def test_dead_letters_that_grow_and_nobody_reads(exam):
 
 def test_a_group_that_reads_by_asking_is_consumed(exam):
     topic, subscription = exam.topic(sub="rocketmq/fraud-check", holds_data=False)
+    members = GroupView((MemberView("client-1"),))
     exam.bench.engine.members_of.append(
-        lambda _topic, asked: ["client-1"] if asked is subscription else []
+        lambda _topic, asked, _is_behind: members if asked is subscription else None
     )
     subscription.note_read()
     exam.publish(topic, 5)

@@ -36,8 +36,8 @@ from penstock.flow.credit import Stage
 from penstock.flow.diagnosis import (
     PUBLISHES_AFTER_CLOSE,
     RECENT_MS,
-    WAITERS_MAX,
     AlarmView,
+    GroupView,
     Ref,
     StageView,
     State,
@@ -89,8 +89,9 @@ class FlowMap(msgspec.Struct):
     alarms: list[AlarmView] = []
 
 
-MembersOf = Callable[[Topic, Subscription], Sequence[str]]
-"""Clients that read a subscription by asking: only their protocol knows them."""
+MembersOf = Callable[[Topic, Subscription, bool], GroupView | None]
+"""Clients that read a subscription by asking: only their protocol knows them. True = it is behind,
+so that they may be asked what keeps them."""
 
 
 class FlowMapper:
@@ -307,16 +308,15 @@ class FlowMapper:
                 self._map.stages_total += 1
 
     def _subscription(self, topic: Topic, subscription: Subscription) -> StageView:
-        members = tuple(
-            [each for ask in self._members_of for each in ask(topic, subscription)][:WAITERS_MAX]
-        )
         view = subscription.view()
+        is_behind = view.progress is not None and view.progress.is_behind
+        found = [ask(topic, subscription, is_behind) for ask in self._members_of]
         return replace(
             view,
             name=f"{topic.name}/{subscription.name}",
             id=f"sub/{topic.name.id_part}/{quote(subscription.name, safe='')}",
             belongs_to=topic.name.id,
-            members=members,
+            group=next((each for each in found if each is not None and each.members), None),
         )
 
     def _add_troubles(self) -> None:

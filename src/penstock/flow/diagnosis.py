@@ -37,6 +37,7 @@ from penstock.flow.demand import Withheld
 from penstock.flow.progress import LOOPS_MIN, STUCK_MS, ProgressView
 from penstock.flow.reason import Reason
 from penstock.model.ids import size_text
+from penstock.model.names import object_id
 
 # ---- views --------------------------------------------------------------------------------------
 # What an operator sees of a stage, and one finding about all of them.
@@ -107,14 +108,19 @@ class StageView(msgspec.Struct, frozen=True):
     downstream_ids: tuple[str, ...] = ()
     progress: ProgressView | None = None
     """Subscription: its past; None = not known, and then what is ready counts."""
-    members: tuple[str, ...] = ()
-    """Subscription: clients that read it by asking (RocketMQ), beside its consumers."""
+    group: "GroupView | None" = None
+    """Subscription: clients that read it by asking (RocketMQ); None = there are none such."""
     sync: "SyncView | None" = None
     """Log: what the disk does."""
 
     @property
     def label(self) -> str:
         return stage_label(self.kind, self.name)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Clients that read it by asking, by name."""
+        return () if self.group is None else tuple([each.client for each in self.group.members])
 
     @property
     def key(self) -> str:
@@ -206,11 +212,42 @@ class ConsumerView(msgspec.Struct, frozen=True):
     """Id of its connection."""
     is_unlimited: bool = False
     """It asked for no window at all: whatever comes is sent to it."""
+    unsettled_ms: int | None = None
+    """For how long it holds messages and gave none of them back; None = not known."""
+    is_passive: bool = False
+    """It takes by itself, now and then: that it could take more says nothing."""
 
     @property
     def is_at_limit(self) -> bool:
         """True when it settles slower than it is served."""
         return self.unacked >= self.unacked_max > 0
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """Clients that read a subscription by asking for messages."""
+
+    members: "tuple[MemberView, ...]" = ()
+    lock_owner: str = ""
+    """Who has locked a queue that has messages, and is gone; empty = nobody."""
+
+
+class MemberView(msgspec.Struct, frozen=True):
+    """A client of a group, with what it says of itself when it is asked."""
+
+    client: str
+    threshold: str = ""
+    """Which of its own limits holds a queue: ``messages``, ``bytes`` or ``span`` (F15)."""
+    limit: int = 0
+    cached: int = 0
+    """What it has of that, when it said so; -1 = it did not."""
+    is_certain: bool = True
+    """False: its counts were held against the usual limits, it may have set others."""
+    is_ordered: bool = False
+    is_failing: bool = False
+    """Messages failed in its hands lately."""
+    frozen_ms: int = 0
+    """For how long the offset of some queue did not move that it has messages of."""
+    frozen_queue: str = ""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -315,6 +352,8 @@ PARKED_MAX: Final = 20
 """Readers that nobody misses which are listed."""
 HUNG_MS: Final = 5000
 """A sync that takes longer than this hangs; before that the disk is slow."""
+FROZEN_MS: Final = 15_000
+"""Clients commit every 5 s: an offset that stands still for three of them is no accident."""
 UNLIMITED_MIN: Final = 50
 """Unsettled messages of a consumer without a window from which on its age is looked at."""
 
@@ -454,6 +493,12 @@ CAUSE_WORDS: Final = {
     "cycle": "wait for each other",
     "does-not-ask": "does not ask for more",
     "stopped-pulling": "has stopped pulling",
+    "threshold-messages": "is slow: it has as many messages as it keeps",
+    "threshold-bytes": "is slow: it has as many bytes as it keeps",
+    "threshold-span": "is slow: one message keeps it from going on",
+    "ordered-stuck": "consumes in order, and a message fails again and again",
+    "ordered-slow": "consumes in order, and is slow",
+    "lock-owner-gone": "is gone, and still has a lock",
     "burials": "buries messages that died",
 }
 """Cause -> what is said of the culprit after its name."""
@@ -640,7 +685,7 @@ def _is_looked_at(stage: StageView) -> bool:
     return progress is not None and (
         progress.loops >= LOOPS_MIN
         or progress.discarding_ms is not None
-        or any(each.is_unlimited for each in stage.consumers)
+        or any(each.is_unlimited or each.is_passive for each in stage.consumers)
     )
 
 
@@ -664,7 +709,7 @@ def _subscription(stage: StageView, holding: set[str]) -> list[Finding]:
             findings.append(_discarding(stage, progress))
         if progress.loops >= LOOPS_MIN and progress.unsettled_ms >= RECENT_MS:
             return [*findings, _looping(stage, progress)]
-        unread = _without_window(stage, progress)
+        unread = _without_window(stage, progress) or _never_settled(stage, progress)
         if unread is not None:
             return [*findings, unread]
         if not stage.ready or not progress.is_behind:
@@ -674,42 +719,64 @@ def _subscription(stage: StageView, holding: set[str]) -> list[Finding]:
 
 
 def _behind(stage: StageView, progress: ProgressView | None, *, is_holding: bool) -> Finding | None:
-    consumers = stage.consumers
     behind = f"{stage.ready} messages are ready in {stage.label}"
-    if stage.members and not consumers:
+    if stage.members:
         return _member(stage, progress, behind)
+    consumers = stage.consumers
     if not consumers:
-        is_missed = progress is None or progress.was_read or is_holding
-        nobody = "nobody consumes" if is_missed else "nobody has consumed for an hour, or ever"
-        return _delivery(
-            stage,
-            "subscription",
-            stage.name,
-            f"{behind}, but {nobody}.",
-            cause="nobody",
-            severity="behind" if is_missed else "parked",
-        )
+        return _nobody(stage, progress, behind, is_holding=is_holding)
+    if all(each.is_passive for each in consumers):
+        return _burying(stage, behind) or _taker(stage, progress, behind)
     if any(_is_served(consumer) for consumer in consumers):
         return _burying(stage, behind)
     # Who stands by is not the reason, unless all do.
     consumers = tuple(each for each in consumers if not _stands_by(each)) or consumers
     reason, concerned = _withheld(consumers)
     # What concerns all goes before the limits of some: others could take more but for that.
-    if reason not in _OF_ALL:
-        at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
-        if at_limit:
-            worst = max(at_limit, key=lambda consumer: consumer.unacked)
-            return _slow_consumer(stage, worst, progress, f"{behind}; ")
-        unread = [consumer for consumer in consumers if consumer.is_unsent_high]
-        if unread:
-            name = unread[0].name
-            deaf = f"the network or consumer {name} is slow: it does not read what it was sent"
-            found = _delivery(stage, "network", name, f"{behind}; {deaf}.", cause="not-reading")
-            return _of_consumer(found, stage, unread[0])
+    one = None if reason in _OF_ALL else _one_of_them(stage, consumers, progress, behind)
+    if one is not None:
+        return one
     found = _delivery(
         stage, reason, stage.name, f"{behind}, but {_why(reason, concerned)}.", cause=reason.value
     )
     return replace(found, detail=_names(concerned))
+
+
+def _nobody(
+    stage: StageView, progress: ProgressView | None, behind: str, *, is_holding: bool
+) -> Finding:
+    is_missed = progress is None or progress.was_read or is_holding
+    nobody = "nobody consumes" if is_missed else "nobody has consumed for an hour, or ever"
+    return _delivery(
+        stage,
+        "subscription",
+        stage.name,
+        f"{behind}, but {nobody}.",
+        cause="nobody",
+        severity="behind" if is_missed else "parked",
+    )
+
+
+def _one_of_them(
+    stage: StageView,
+    consumers: Sequence[ConsumerView],
+    progress: ProgressView | None,
+    behind: str,
+) -> Finding | None:
+    """A consumer that is at its limit, or does not read; the worst of them."""
+    at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
+    if at_limit:
+        worst = max(
+            at_limit, key=lambda each: (_unsettled_ms(each, progress) >= STUCK_MS, each.unacked)
+        )
+        return _slow_consumer(stage, worst, progress, f"{behind}; ")
+    unread = [consumer for consumer in consumers if consumer.is_unsent_high]
+    if not unread:
+        return None
+    name = unread[0].name
+    deaf = f"the network or consumer {name} is slow: it does not read what it was sent"
+    found = _delivery(stage, "network", name, f"{behind}; {deaf}.", cause="not-reading")
+    return _of_consumer(found, stage, unread[0])
 
 
 def _names(consumers: Sequence[ConsumerView]) -> str:
@@ -717,36 +784,108 @@ def _names(consumers: Sequence[ConsumerView]) -> str:
 
 
 def _member(stage: StageView, progress: ProgressView | None, behind: str) -> Finding:
-    """A group that reads by asking: it has members, so somebody consumes."""
+    """A group that reads by asking: it has members, so somebody consumes.
+
+    Why a client does not ask it knows best; what it does not say is judged by what it asks for.
+    """
+    group = stage.group
+    assert group is not None
+    if group.lock_owner:
+        said = f"a queue is locked by {group.lock_owner}, who is gone; the lock ends by itself"
+        return _of_client(stage, group.lock_owner, f"{behind}, but {said}.", "lock-owner-gone")
+    members = group.members
+    stuck = [each for each in members if each.is_ordered and each.frozen_ms >= FROZEN_MS]
+    failing = [each for each in stuck if each.is_failing]
+    if failing:
+        worst = max(failing, key=lambda each: each.frozen_ms)
+        said = (
+            f"{worst.client} consumes in order, and {worst.frozen_queue} stands still: "
+            f"its first message fails, again and again, for {worst.frozen_ms // 1000} s"
+        )
+        return _of_client(stage, worst.client, f"{behind}; {said}.", "ordered-stuck")
+    held = [each for each in members if each.threshold]
+    if held:
+        worst = max(held, key=lambda each: (each.is_certain, each.cached))
+        said = f"its client {worst.client} is slow: {_threshold(worst)}"
+        return _of_client(stage, worst.client, f"{behind}; {said}.", f"threshold-{worst.threshold}")
+    if stuck:
+        said = f"{stuck[0].client} consumes in order, and {stuck[0].frozen_queue} is slow"
+        return _of_client(stage, stuck[0].client, f"{behind}; {said}.", "ordered-slow")
     unread_ms = 0 if progress is None or progress.unread_ms is None else progress.unread_ms
     stopped = unread_ms >= STUCK_MS
-    names = ", ".join(stage.members[:NAMED_MAX])
-    more = len(stage.members) - NAMED_MAX
+    names = ", ".join([each.client for each in members[:NAMED_MAX]])
+    more = len(members) - NAMED_MAX
     who = names + (f" and {more} more" if more > 0 else "")
     said = (
         f"has not pulled for {unread_ms // 1000} s"
         if stopped
         else "does not ask for more: it is slow, or at a threshold of its own"
     )
+    cause = "stopped-pulling" if stopped else "does-not-ask"
+    return _of_client(stage, members[0].client, f"{behind}, but its client {who} {said}.", cause)
+
+
+def _threshold(member: MemberView) -> str:
+    amount = size_text if member.threshold == "bytes" else "{:,}".format
+    limit = f"{'its' if member.is_certain else 'the usual'} limit is {amount(member.limit)}"
+    if member.cached < 0:
+        return f"a queue is above its threshold of {member.threshold}, {limit}"
+    if member.threshold == "span":
+        return f"what it has of a queue is {member.cached:,} offsets apart, {limit}"
+    unit = " messages" if member.threshold == "messages" else ""
+    return f"it has {amount(member.cached)}{unit} of a queue, {limit}"
+
+
+def _of_client(stage: StageView, client: str, sentence: str, cause: str) -> Finding:
+    found = _delivery(stage, "consumer", client, sentence, cause=cause)
+    culprit = Ref("client", object_id("client", client), client)
+    return replace(found, culprit=culprit, path=(*found.path, culprit.id))
+
+
+def _never_settled(stage: StageView, progress: ProgressView) -> Finding | None:
+    """A group took messages for a limited time (pop) and settles none of them."""
+    held = [each for each in stage.consumers if each.is_passive and each.unacked]
+    held_ms = max((each.unsettled_ms or 0 for each in held), default=0)
+    # That they come back after their time is no settlement, so only what the group says counts.
+    if stage.group is None or min(held_ms, progress.unsettled_ms) < STUCK_MS:
+        return None
+    client = stage.group.members[0].client
+    unacked = sum([each.unacked for each in held])
+    said = f"and nothing is settled for {progress.unsettled_ms // 1000} s"
+    found = _of_client(
+        stage,
+        client,
+        f"Clients of {stage.label} have {unacked} messages, {said}: {client} never acks.",
+        "never-acks",
+    )
+    return replace(found, since_ms=None)
+
+
+def _taker(stage: StageView, progress: ProgressView | None, behind: str) -> Finding:
+    """Nobody is sent messages: who takes them one by one takes too few."""
+    taker = max(stage.consumers, key=lambda each: each.unacked)
+    unread_ms = 0 if progress is None or progress.unread_ms is None else progress.unread_ms
+    stopped = unread_ms >= STUCK_MS
+    said = f"has not asked for {unread_ms // 1000} s" if stopped else "asks for too few"
     found = _delivery(
         stage,
         "consumer",
-        stage.members[0],
-        f"{behind}, but its client {who} {said}.",
+        taker.name,
+        f"{behind}, but consumer {taker.name}, which takes them one by one, {said}.",
         cause="stopped-pulling" if stopped else "does-not-ask",
     )
-    client = stage.members[0]
-    return replace(found, culprit=Ref("client", f"client/{client}", client))
+    return _of_consumer(found, stage, taker)
 
 
 def _slow_consumer(
     stage: StageView, consumer: ConsumerView, progress: ProgressView | None, before: str
 ) -> Finding:
-    is_stuck = progress is not None and progress.unsettled_ms >= STUCK_MS
-    if is_stuck and progress is not None:
+    unsettled_ms = _unsettled_ms(consumer, progress)
+    is_stuck = unsettled_ms >= STUCK_MS
+    if is_stuck:
         said = (
             f"consumer {consumer.name} never acks: it has {consumer.unacked} unsettled messages "
-            f"and has settled nothing for {progress.unsettled_ms // 1000} s"
+            f"and has settled nothing for {unsettled_ms // 1000} s"
         )
     else:
         said = _slow(consumer)
@@ -758,6 +897,13 @@ def _slow_consumer(
         cause="never-acks" if is_stuck else "slow-consumer",
     )
     return _of_consumer(found, stage, consumer)
+
+
+def _unsettled_ms(consumer: ConsumerView, progress: ProgressView | None) -> int:
+    """For how long a consumer settles nothing of what it has."""
+    if consumer.unsettled_ms is not None:
+        return consumer.unsettled_ms
+    return 0 if progress is None else progress.unsettled_ms
 
 
 def _of_consumer(finding: Finding, stage: StageView, consumer: ConsumerView) -> Finding:

@@ -219,6 +219,35 @@ class Progress:
         self._is_behind |= not recent or (bool(before) and age_ms > before[-1].age_ms + least_ms)
 
 
+class Unsettled:
+    """For how long one consumer has messages and gives none of them back, as far as looks tell.
+
+    Looks are at a list that moves, once a second, and at questions: nothing is noted per message.
+    """
+
+    __slots__ = ("_done", "_idle_ms", "_look_ms")
+
+    def __init__(self) -> None:
+        self._done = -1
+        # Until then it had nothing, or gave something back; None = it had nothing.
+        self._idle_ms: int | None = None
+        self._look_ms: int | None = None
+
+    def look(self, done: int, held: int, now_ms: int, settled_ms: int) -> int:
+        """It gave back ``done`` in all its life and holds ``held``.
+
+        ``settled_ms`` is when anybody of the subscription settled last: it did nothing after that.
+        """
+        if self._idle_ms is None or done != self._done:
+            looked_ms = now_ms if self._look_ms is None else self._look_ms
+            self._idle_ms, self._done = min(now_ms, max(looked_ms, settled_ms)), done
+        self._look_ms = now_ms
+        unsettled_ms = now_ms - self._idle_ms
+        if not held:
+            self._idle_ms = None
+        return unsettled_ms
+
+
 # ---- troubles -----------------------------------------------------------------------------------
 # Refusals and losses, each kind for each place once: who says no, since when, how often, to whom.
 

@@ -1,4 +1,4 @@
-"""Nothing that the diagnosis keeps (episodes, culprits, progress, troubles) keeps what is closed."""
+"""Nothing that the diagnosis remembers (episodes, progress, troubles) keeps what is closed."""
 
 import gc
 

@@ -18,6 +18,7 @@ from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
 from penstock.adapters.rocketmq.pop import ack, processor
 from penstock.adapters.rocketmq.pop.service import PopStatistics
 from penstock.adapters.rocketmq.pull import PullProcessor, pull_message
+from penstock.adapters.rocketmq.readers import GroupReaders
 from penstock.adapters.rocketmq.reply import reply_message
 from penstock.adapters.rocketmq.retry import send_back
 from penstock.adapters.rocketmq.transactions import TransactionService, end_transaction
@@ -114,6 +115,7 @@ STARTED_SERVICES: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
     groups.RequestModeRegistry,
     PopStatistics,
     TransactionService,
+    GroupReaders,
 )
 """Made when the broker is opened, in this order: they have deadlines, statistics, or something to
 recover. All others wait for their first use (``broker.service``)."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,7 +21,6 @@ from penstock.adapters.rocketmq.naming import (
     GROUP_TOPIC_CHARS_MAX,
     RETRY_PREFIX,
     neutral_name,
-    wire_name,
 )
 from penstock.adapters.rocketmq.requests import ErrorResponse
 from penstock.engine.group.switches import ALL_ON, GroupSwitches
@@ -209,7 +207,6 @@ class OffsetRegistry:
 
     __slots__ = (
         "_committed",
-        "_consumers",
         "_engine",
         "_prune_at",
         "_pulled",
@@ -228,21 +225,12 @@ class OffsetRegistry:
         self._resets: dict[tuple[int, int], int] = {}
         # (queue id, group) -> where the next pull begins; of this process only, for statistics
         self._pulled: dict[tuple[int, str], int] = {}
-        self._consumers = broker.consumers
-        engine.members_of.append(self._members_of)
         alive = self._alive()
         for key, body in engine.definitions(OFFSETS_KIND).items():
             if key.isdecimal() and int(key) in alive:
                 self._committed[int(key)] = set(msgspec.json.decode(body, type=list[int]))
             else:
                 engine.define(OFFSETS_KIND, key, None)
-
-    def _members_of(self, topic: Topic, subscription: Subscription) -> Sequence[str]:
-        """For the diagnosis: clients of a group that want the topic; they are no consumers."""
-        group = group_name(subscription.name)
-        if group is None or self._consumers.wanted(group, wire_name(topic.name)) is None:
-            return ()
-        return self._consumers.client_ids(group) or ()
 
     def subscription(self, topic: Topic, group: str) -> Subscription | None:
         """The group's subscription, if it ever committed (or popped)."""

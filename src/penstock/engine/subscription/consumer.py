@@ -36,6 +36,7 @@ from penstock.flow.demand import (
     Window,
     Withheld,
 )
+from penstock.flow.progress import Unsettled
 from penstock.model.ids import ConsumerId, QueueId
 from penstock.model.record import Record
 from penstock.settings.flow import FlowSettings
@@ -111,6 +112,7 @@ class Consumer:
         "_host",
         "_permits",
         "_subscription",
+        "_unsettled",
         "active_queues",
         "connection_id",
         "consumer_id",
@@ -192,6 +194,7 @@ class Consumer:
         """In how many queues it is the active one of a failover."""
         self.delivered_messages = 0
         self.redelivered_messages = 0
+        self._unsettled = Unsettled()
         self._host = host
         self._subscription = subscription
         self._permits = demand if isinstance(demand, Permits) else None
@@ -316,6 +319,11 @@ class Consumer:
         if self.inflight.remove(messages, size) and self._permits is not None:
             self._permits.unblock()
         self.demand.returned(messages, size)
+
+    def unsettled_ms(self, now_ms: int, settled_ms: int) -> int:
+        """For how long it has messages and gave none of them back (``Unsettled.look``)."""
+        has = self.inflight.messages
+        return self._unsettled.look(self.delivered_messages - has, has, now_ms, settled_ms)
 
     def limit_unacked(self, messages_max: int, bytes_max: int = 0) -> None:
         """Other limits for what it has in flight (F13), which count at once; 0 = none."""

@@ -25,8 +25,9 @@ where the subscription stands in a queue (``cursor.py``).
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Unpack
 
 import msgspec
@@ -81,6 +82,9 @@ SCAN_MESSAGES_MAX: Final = 800
 
 TIMED_OUT_MAX: Final = 200
 """Entries whose visibility ended that are dealt with in one go; the rest follow next turn."""
+
+CONSUMERS_LOOKED_AT: Final = 1024
+"""Consumers whose progress is looked at each second; at the others when somebody asks."""
 
 OnVisibilityTimeout = Callable[[QueueId, list[int]], None]
 """Gets first offsets of timed-out entries; each must be settled, requeued, moved or extended."""
@@ -291,6 +295,8 @@ class Subscription:
             ready = sum([cursor.ready_messages for cursor in self._cursors])
             behind_ms = self._host.flow.behind_ms
             self.progress.moved(now_ms, self._age_ms() if ready else 0, ready, behind_ms)
+            for consumer in itertools.islice(self.consumer_set.members, CONSUMERS_LOOKED_AT):
+                consumer.unsettled_ms(now_ms, now_ms)
 
     def _age_ms(self) -> int:
         """Of the oldest message that waits to be delivered."""
@@ -867,7 +873,13 @@ class Subscription:
     def _consumer_view(self, consumer: Consumer) -> ConsumerView:
         withheld = self.withheld_from(consumer)
         view = consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
-        return replace(view, id=f"consumer/{self.subscription_id}-{consumer.consumer_id}")
+        return replace(
+            view,
+            id=f"consumer/{self.subscription_id}-{consumer.consumer_id}",
+            unsettled_ms=consumer.unsettled_ms(
+                self._host.clock.monotonic_ms(), self.progress.settled_ms
+            ),
+        )
 
     @property
     def has_reject_backlog(self) -> bool:
@@ -908,10 +920,11 @@ class Subscription:
             return True
         if any(cursor.ready_messages for cursor in self._cursors):
             return True
-        has_unlimited = any(
-            each.is_unlimited and each.inflight.messages for each in self.consumer_set
+        has_much = any(
+            (each.is_unlimited or each.is_passive) and each.inflight.messages
+            for each in self.consumer_set
         )
-        return has_unlimited and self._unacked_age_ms() >= STUCK_MS
+        return has_much and self._unacked_age_ms() >= STUCK_MS
 
     def available_messages(self) -> int:
         """Messages its consumers would take at once, as far as one round looks."""
@@ -1046,6 +1059,11 @@ class ConsumerSet:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def members(self) -> Iterable[Consumer]:
+        """Everybody, also who has cancelled and still has messages."""
+        return self._members.values()
 
     def member(self, consumer_id: int) -> Consumer | None:
         """Also one that has cancelled and still has messages."""
@@ -1251,4 +1269,5 @@ def consumer_view(
         last_grant_ms=consumer.last_grant_ms,
         connection="" if not consumer.connection_id else f"connection/{consumer.connection_id}",
         is_unlimited=consumer.is_unlimited,
+        is_passive=consumer.is_passive,
     )

@@ -1,0 +1,276 @@
+"""The exam of RocketMQ's readers: groups that do not ask, and what their clients say of it."""
+
+import json
+
+import pytest
+
+from kit.exam import Exam
+from kit.rocketmq.bench import BenchConsumer, Popper, RocketmqBench
+from penstock.adapters.rocketmq import readers
+from penstock.adapters.rocketmq.readers import GroupReaders
+from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.command import response_to
+from penstock.wire.rocketmq.frames import encode
+
+TOPIC = "orders"
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
+SENT = 40
+
+
+class GroupExam(Exam):
+    """A group of one client, which says what a test tells it to say."""
+
+    def __init__(self):
+        super().__init__(RocketmqBench)
+        self.client = self.joined("c1")
+        self.info = {}
+        self.answered = 0
+
+    def joined(self, client_id):
+        client = BenchConsumer.on(self.bench, client_id)
+        client.heartbeat(**{TOPIC: "*"})
+        return client
+
+    def begin(self, count=SENT):
+        for _ in range(count):
+            self.bench.client().send(TOPIC)
+        self.client.commit(TOPIC, 0)
+        self.client.pull(TOPIC)
+        self.ok()
+
+    def pass_time(self, ms):
+        """Somebody looks every second, and the client answers what it is asked."""
+        for _ in range(ms // 1_000):
+            self.bench.advance(1_000)
+            self.client.heartbeat(**{TOPIC: "*"})
+            self.findings()
+            self.answer_questions()
+
+    def answer_questions(self):
+        questions = [each for each in self.client.told if each.code == INFO]
+        for question in questions[self.answered :]:
+            body = json.dumps(self.info).encode()
+            self.client.session.receive(encode(response_to(question, 0, body=body)))
+        self.answered = len(questions)
+
+    def end(self):
+        self.client.commit(TOPIC, SENT)
+        self.bench.settle()
+        self.ok()
+
+
+def running_info(*, is_ordered=False, failed=0, properties=(), **queue):
+    """As a client of RocketMQ says it."""
+    name = json.dumps({"topic": TOPIC, "brokerName": "penstock", "queueId": 0})
+    row = {"commitOffset": 0, "cachedMsgCount": 0, "cachedMsgSizeInMiB": 0, **queue}
+    return {
+        "properties": {"PROP_CONSUMEORDERLY": str(is_ordered).lower(), **dict(properties)},
+        "mqTable": {name: row},
+        "statusTable": {TOPIC: {"consumeFailedTPS": failed, "consumeFailedMsgs": failed}},
+    }
+
+
+def held_by(threshold, limit):
+    """As our client says it."""
+    held = f"{TOPIC}@penstock:0 by {threshold} (limit {limit}) since 2026-11-18T12:00:00Z"
+    return {"heldQueues": "1", "held": held}
+
+
+@pytest.fixture
+def exam():
+    return GroupExam()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "cached"),
+    [
+        ("messages", {"cachedMsgCount": 1_001}),
+        ("bytes", {"cachedMsgSizeInMiB": 100, "cachedMsgCount": 9}),
+        ("span", {"cachedMsgMinOffset": 10, "cachedMsgMaxOffset": 2_011, "cachedMsgCount": 9}),
+    ],
+)
+def test_a_push_consumer_at_a_threshold_by_its_cached_counts(exam, threshold, cached):
+    exam.begin()
+    exam.info = running_info(**cached)
+    exam.pass_time(8_000)
+    found = exam.found("behind", f"threshold-{threshold}", "client/c1", is_lasting=True)
+    assert "the usual limit is" in found.sentence
+    assert found.path == ("topic/orders", "sub/orders/rocketmq%2Freaders", "client/c1")
+    exam.end()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "limit", "says"),
+    [
+        ("messages", 20, "it has 21 messages of a queue, its limit is 20."),
+        ("bytes", 1 << 20, "it has 2 MiB of a queue, its limit is 1 MiB."),
+        ("span", 50, "what it has of a queue is 51 offsets apart, its limit is 50."),
+    ],
+)
+def test_penstocks_client_names_its_threshold(exam, threshold, limit, says):
+    exam.begin()
+    exam.info = running_info(
+        properties=held_by(threshold, limit),
+        cachedMsgCount=21,
+        cachedMsgSizeInMiB=2,
+        cachedMsgMaxOffset=51,
+    )
+    exam.pass_time(8_000)
+    found = exam.found("behind", f"threshold-{threshold}", "client/c1", is_lasting=True)
+    assert says in found.sentence
+    exam.end()
+
+
+def test_penstocks_client_that_no_threshold_holds_only_does_not_ask(exam):
+    exam.begin()
+    exam.info = running_info(properties={"heldQueues": "0", "held": ""}, cachedMsgCount=5_000)
+    exam.pass_time(8_000)
+    exam.found("behind", "does-not-ask", "client/c1", is_lasting=True)
+    exam.end()
+
+
+def test_a_pull_consumer_that_stopped_pulling_and_one_that_only_does_not_ask(exam):
+    exam.begin()
+    exam.pass_time(8_000)
+    exam.found("behind", "does-not-ask", "client/c1", is_lasting=True)
+    exam.pass_time(30_000)
+    exam.found("behind", "stopped-pulling", "client/c1", is_lasting=True)
+    exam.end()
+
+
+def test_a_group_whose_last_member_left_has_nobody(exam):
+    exam.begin()
+    exam.client.close()
+    exam.bench.advance(8_000)
+    exam.found("behind", "nobody", "sub/orders/rocketmq%2Freaders", is_lasting=True)
+    exam.joined("c2").commit(TOPIC, SENT)
+    exam.ok()
+
+
+def test_an_ordered_queue_whose_first_message_fails_is_stuck(exam):
+    exam.begin()
+    exam.info = running_info(is_ordered=True, failed=3, transactionMsgCount=1)
+    exam.pass_time(24_000)
+    found = exam.found("behind", "ordered-stuck", "client/c1", is_lasting=True)
+    assert "queue 0 of orders stands still" in found.sentence
+    exam.end()
+
+
+def test_an_ordered_queue_that_fails_nothing_is_slow(exam):
+    exam.begin()
+    exam.info = running_info(is_ordered=True, transactionMsgCount=1)
+    exam.pass_time(24_000)
+    exam.found("behind", "ordered-slow", "client/c1", is_lasting=True)
+    exam.end()
+
+
+def test_an_ordered_queue_whose_offset_moves_is_not_stuck(exam):
+    exam.begin()
+    for second in range(24):
+        exam.info = running_info(
+            is_ordered=True, failed=1, commitOffset=second, transactionMsgCount=1
+        )
+        exam.pass_time(1_000)
+    exam.found("behind", "does-not-ask", "client/c1")
+    exam.end()
+
+
+def test_an_ordered_queue_whose_owner_is_gone_with_the_lock(exam):
+    gone = exam.joined("c2")
+    gone.ask(RequestCode.LOCK_BATCH_MQ, body=gone.lock_body(TOPIC, 0))
+    exam.begin()
+    gone.close()
+    exam.pass_time(8_000)
+    exam.found("behind", "lock-owner-gone", "client/c2", is_lasting=True)
+    exam.end()
+
+
+def test_a_pop_consumer_that_never_acks(exam):
+    popper = Popper(exam.bench, TOPIC, "g")
+    exam.client.heartbeat("g", **{TOPIC: "*"})
+    for _ in range(5):
+        exam.bench.client().send(TOPIC)
+    popped = popper.pop(queue=0).messages
+    assert len(popped) == 5
+    exam.bench.advance(25_000)
+    exam.ok()
+    exam.bench.advance(6_000)
+    found = exam.found("behind", "never-acks", "client/c1", is_lasting=True)
+    assert "have 5 messages" in found.sentence
+    for each in popped:
+        popper.ack(each)
+    exam.ok()
+
+
+def test_a_pop_consumer_that_acks_is_ok_whatever_came_before(exam):
+    popper = Popper(exam.bench, TOPIC, "g")
+    exam.client.heartbeat("g", **{TOPIC: "*"})
+    for _ in range(5):
+        exam.bench.client().send(TOPIC)
+    for each in popper.pop(queue=0).messages:
+        popper.ack(each)
+    # Nothing was settled for minutes, and there was nothing to settle.
+    for _ in range(5):
+        exam.bench.advance(20_000)
+        exam.client.heartbeat("g", **{TOPIC: "*"})
+    exam.bench.client().send(TOPIC)
+    popped = popper.pop(queue=0).messages
+    exam.bench.advance(10_000)
+    exam.ok()
+    popper.ack(popped[0])
+    exam.ok()
+
+
+# How clients are asked.
+
+
+def test_a_client_is_asked_only_when_its_group_is_behind_and_at_most_every_5_s(exam):
+    exam.begin()
+    exam.pass_time(4_000)
+    assert INFO not in exam.client.told_codes()
+    for _ in range(200):
+        exam.bench.advance(100)
+        exam.findings()
+    asked = exam.client.told_codes().count(INFO)
+    assert 2 <= asked <= 4
+    exam.end()
+    exam.pass_time(10_000)
+    assert exam.client.told_codes().count(INFO) == asked
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b'{"mqTable": 5}', b'{"mqTable": {"x": {}}}'])
+def test_what_a_client_says_may_be_nonsense(exam, body):
+    exam.begin()
+    exam.pass_time(7_000)
+    (question,) = [each for each in exam.client.told if each.code == INFO][-1:]
+    exam.client.session.receive(encode(response_to(question, 0, body=body)))
+    exam.found("behind", "does-not-ask", "client/c1")
+    exam.end()
+
+
+def test_a_client_that_does_not_answer_is_judged_without(exam):
+    exam.begin()
+    for _ in range(40):
+        exam.bench.advance(1_000)
+        exam.client.heartbeat(**{TOPIC: "*"})
+        exam.findings()
+    exam.found("behind", "stopped-pulling", "client/c1")
+    exam.end()
+
+
+def test_what_a_client_said_is_old_after_a_while(exam):
+    exam.begin()
+    exam.info = running_info(cachedMsgCount=5_000)
+    exam.pass_time(8_000)
+    exam.found("behind", "threshold-messages", "client/c1")
+    exam.bench.advance(readers.OLD_MS + 1_000)
+    exam.found("behind", "does-not-ask", "client/c1")
+
+
+def test_answers_are_bounded(exam, monkeypatch):
+    monkeypatch.setattr(readers, "ANSWERS_MAX", 3)
+    for number in range(8):
+        exam.joined(f"m{number}")
+    exam.begin()
+    exam.pass_time(8_000)
+    assert len(exam.bench.broker.service(GroupReaders)) == 3
