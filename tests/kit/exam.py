@@ -98,8 +98,8 @@ class Exam:
         self, name: str = "orders", policy: Any = None, sub: str = "billing", **options: Any
     ) -> tuple[Any, Any]:
         topic = self.bench.topic(name, policy)
-        options = SubscriptionOptions(sees_unsynced=True, **options)
-        return topic, self.bench.engine.create_subscription(topic.name, sub, options)
+        wanted = SubscriptionOptions(sees_unsynced=True, **options)
+        return topic, self.bench.engine.create_subscription(topic.name, sub, wanted)
 
     def reader(
         self, subscription: Any, demand: Any = None, name: str = "worker", **keywords: Any

@@ -192,8 +192,7 @@ class Consumer:
         self.is_attached = True
         self.active_queues = 0
         """In how many queues it is the active one of a failover."""
-        self.delivered_messages = 0
-        self.redelivered_messages = 0
+        self.delivered_messages = self.redelivered_messages = 0
         self._unsettled = Unsettled()
         self._host = host
         self._subscription = subscription
