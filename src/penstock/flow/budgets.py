@@ -384,9 +384,9 @@ class SendWindow(Generic[W]):
         """Stand in the queue; ``give`` hands the permit over."""
         self._waiting[waiter] = (size_bytes, now_ms)
 
-    def give(self, size_bytes: int) -> list[W]:
-        """A message is answered; those who hold a permit by this, in the order they came."""
-        self.messages -= 1
+    def give(self, size_bytes: int, messages: int = 1) -> list[W]:
+        """Messages are answered; those who hold a permit by this, in the order they came."""
+        self.messages -= messages
         self.bytes -= size_bytes
         assert self.messages >= 0, "more messages answered than sent"
         assert self.bytes >= 0, "more bytes answered than sent"

@@ -18,13 +18,13 @@ from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from struct import iter_unpack
 from typing import Final, Protocol
 
 from penstock.engine.host import FailoverRule, Mode
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, RefusalReason
 from penstock.flow.demand import Withheld
 from penstock.model.clock import Clock
+from penstock.model.murmur import murmur3_31, murmur3_32
 
 RECEIVERS_MAX: Final = 64
 """Consumers looked for in one round; ten thousand of them must not make a round expensive."""
@@ -814,49 +814,6 @@ def _mixed(consumer: Consumer) -> ConsumerRefusal:
         f"consumer {consumer.name!r} and the ones already here do not share out keys the same way; "
         "either all name their key ranges or none does",
     )
-
-
-# ---- murmur3 ------------------------------------------------------------------------------------
-# MurmurHash3 x86 32-bit, seed 0: the hash by which other brokers' clients expect keys to be split.
-#
-# Public-domain algorithm of Austin Appleby. Pure Python costs a microsecond or two for a short key,
-# so results are cached: keys repeat, that is what keys are for.
-
-
-_MASK: Final = 0xFFFFFFFF
-_C1: Final = 0xCC9E2D51
-_C2: Final = 0x1B873593
-
-KEYS_CACHED_MAX: Final = 16_384
-"""Keys whose hash is remembered; about 2 MiB of short keys."""
-
-
-@lru_cache(maxsize=KEYS_CACHED_MAX)
-def murmur3_31(key: bytes) -> int:
-    """The hash without its sign bit: 0 .. 2^31 - 1."""
-    return murmur3_32(key) & 0x7FFFFFFF
-
-
-def murmur3_32(data: bytes) -> int:
-    """MurmurHash3_x86_32 with seed 0, unsigned."""
-    value = 0
-    whole = len(data) & ~3
-    for (block,) in iter_unpack("<I", data[:whole]):
-        value ^= _scramble(block)
-        value = ((value << 13) | (value >> 19)) & _MASK
-        value = (value * 5 + 0xE6546B64) & _MASK
-    if whole < len(data):
-        value ^= _scramble(int.from_bytes(data[whole:], "little"))
-    value ^= len(data)
-    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _MASK
-    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _MASK
-    return value ^ (value >> 16)
-
-
-def _scramble(block: int) -> int:
-    block = (block * _C1) & _MASK
-    block = ((block << 15) | (block >> 17)) & _MASK
-    return (block * _C2) & _MASK
 
 
 _DISPATCHERS: Final[dict[Mode, type[Dispatcher]]] = {

@@ -13,8 +13,6 @@ from penstock.engine.subscription.dispatchers import (
     ConsistentHashRing,
     HalvedRanges,
     StickyRanges,
-    murmur3_31,
-    murmur3_32,
 )
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
@@ -382,26 +380,3 @@ def test_a_range_may_end_at_65536():
 def test_ranges_of_one_consumer_may_not_overlap_either():
     claims = StickyRanges()
     assert claims.refusal(consumer(1, ranges=[(0, 9), (5, 20)])) is not None
-
-
-# ---- murmur3 ------------------------------------------------------------------------------------
-# The hash other brokers' clients expect; the values are the published test vectors.
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", 0),
-        (b"\0\0\0\0", 0x2362F9DE),
-        (b"\0\0\0", 0x85F0B427),
-        (b"\0\0", 0x30F4C306),
-        (b"\0", 0x514E28B7),
-        (b"\xff\xff\xff\xff", 0x76293B50),
-        (b"test", 0xBA6BD213),
-        (b"Hello, world!", 0xC0363E43),
-        (b"The quick brown fox jumps over the lazy dog", 0x2E4FF723),
-    ],
-)
-def test_published_vectors(data, expected):
-    assert murmur3_32(data) == expected
-    assert murmur3_31(data) == expected & 0x7FFFFFFF

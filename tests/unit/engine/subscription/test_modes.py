@@ -7,10 +7,11 @@ import pytest
 from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import FailoverRule, Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.subscription.dispatchers import RECEIVERS_MAX, Shared, murmur3_31
+from penstock.engine.subscription.dispatchers import RECEIVERS_MAX, Shared
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Permits, Unlimited, Window
+from penstock.model.murmur import murmur3_31
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 
