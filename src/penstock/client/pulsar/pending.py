@@ -210,6 +210,8 @@ class Entry(msgspec.Struct, eq=False):
     deadline_ms: int
     first_chunk: list[MessageId] | None = None
     """Shared by the chunks of one message: where its first one is, once that is known."""
+    number: int = 0
+    """How many were sent before it; set when it is added."""
 
     def end(self, ledger_id: int, entry_id: int, partition: int) -> None:
         """It is stored there."""
@@ -241,11 +243,12 @@ class ReceiptOutOfOrder(ClientError):
 class PendingEntries:
     """The entries of one partition without a receipt, in the order in which they were sent."""
 
-    __slots__ = ("_entries", "bytes", "messages")
+    __slots__ = ("_count", "_entries", "bytes", "messages")
 
     def __init__(self) -> None:
         # Bounded by the room that their sends have taken.
         self._entries: deque[Entry] = deque()
+        self._count = 0
         self.messages = 0
         self.bytes = 0
 
@@ -265,6 +268,8 @@ class PendingEntries:
         return self._entries[-1] if self._entries else None
 
     def add(self, entry: Entry) -> None:
+        entry.number = self._count
+        self._count += 1
         self._entries.append(entry)
         self.messages += len(entry.sends)
         self.bytes += entry.pieces.size_bytes
@@ -326,27 +331,38 @@ class PendingEntries:
 class SendRoom:
     """The bound of one producer, and who waits for room; any thread.
 
-    Callers take, the client's thread gives back; a lock is between them.
+    Callers take, the client's thread and that of callbacks give back; a lock is between them. Who
+    has room is handed to ``begin`` under that lock, so that messages are sent in the order in which
+    they got room.
     """
 
     def __init__(
-        self, messages_max: int, bytes_max: int, clock: Clock, *, blocks: bool, what: str
+        self,
+        messages_max: int,
+        bytes_max: int,
+        clock: Clock,
+        begin: Callable[[Send], object],
+        *,
+        blocks: bool,
+        what: str,
     ) -> None:
         self._window: SendWindow[Send] = SendWindow(messages_max, bytes_max)
         self._clock = clock
+        self._begin = begin
         self._blocks = blocks
         self._what = what
         self._lock = threading.Lock()
         self.refusals = 0
 
     def take_or_wait(self, send: Send) -> bool:
-        """True with room; False: it waits, and ``give``, ``expire`` or ``drain`` will name it.
+        """True: it has room and was begun. False: it waits, and will be begun or be late.
 
         Raises ``WouldBlock`` when it is refused instead.
         """
         with self._lock:
             window = self._window
             if window.take(send.size_bytes):
+                self._begin(send)
                 return True
             if not self._blocks or window.waiting >= WAITING_MAX:
                 self.refusals += 1
@@ -354,16 +370,18 @@ class SendRoom:
             window.wait(send, send.size_bytes, self._clock.monotonic_ms())
             return False
 
-    def give(self, messages: int, size_bytes: int) -> list[Send]:
-        """Sends are over; those who have room by this."""
+    def give(self, messages: int, size_bytes: int) -> None:
+        """Sends are over: those who wait for their room are begun."""
         with self._lock:
-            return self._window.give(size_bytes, messages)
+            self._start(self._window.give(size_bytes, messages))
 
-    def expire(self, now_ms: int) -> tuple[list[Send], list[Send]]:
-        """(those whose time is up; those who have room by that)."""
+    def expire(self, now_ms: int) -> list[Send]:
+        """Those who waited for too long; they leave."""
         with self._lock:
             late = [each for each in self._window.waiters() if each.is_late(now_ms)]
-            return late, self._window.forget(late) if late else []
+            if late:
+                self._start(self._window.forget(late))
+            return late
 
     def drain(self) -> list[Send]:
         """The producer is closed: everybody who waited."""
@@ -407,6 +425,12 @@ class SendRoom:
             f" {window.bytes_max:,} bytes are not confirmed"
         )
 
+    def _start(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            self._begin(send)
+            if send.admitted is not None:
+                send.admitted.set()
+
     def _refusal(self) -> WouldBlock:
         return WouldBlock(
             f"{self._what} is full: {self.usage()} (max_pending_messages, max_pending_bytes);"
@@ -416,6 +440,4 @@ class SendRoom:
 
 def too_late(what: str, timeout_ms: int, detail: str) -> TimedOut:
     """What a send is told whose time is up; it may have been stored."""
-    return TimedOut(
-        f"the broker ({detail})", timeout_ms, f"a message of {what}, sent or waiting to be sent,"
-    )
+    return TimedOut(f"the broker ({detail})", timeout_ms, f"a message of the {what}")
