@@ -11,7 +11,9 @@ Plain names block and may be called from any thread; twins that end in ``_async`
 any event loop. Everything else in this package is an implementation detail.
 """
 
+from penstock.client.pulsar.batching import Batching
 from penstock.client.pulsar.client import Client
+from penstock.client.pulsar.compression import Compression
 from penstock.client.pulsar.errors import (
     ClientError,
     InvalidUse,
@@ -23,18 +25,45 @@ from penstock.client.pulsar.errors import (
     WouldBlock,
 )
 from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
+from penstock.client.pulsar.partition_producer import AccessMode
+from penstock.client.pulsar.producer import Producer, ProducerStatistics
+from penstock.client.pulsar.routing import Hashing, Routing
+from penstock.client.pulsar.schema import (
+    BytesSchema,
+    JsonSchema,
+    RawSchema,
+    Schema,
+    SchemaMismatch,
+    StringSchema,
+)
+from penstock.client.pulsar.why import Waits, Why
 
 __all__ = [
+    "AccessMode",
+    "Batching",
+    "BytesSchema",
     "Client",
     "ClientError",
+    "Compression",
+    "Hashing",
     "InvalidUse",
+    "JsonSchema",
     "Message",
     "MessageId",
+    "Producer",
+    "ProducerStatistics",
+    "RawSchema",
     "ReceivedMessage",
     "Refused",
+    "Routing",
+    "Schema",
+    "SchemaMismatch",
     "StateError",
+    "StringSchema",
     "TimedOut",
     "Undecodable",
     "Unreachable",
+    "Waits",
+    "Why",
     "WouldBlock",
 ]

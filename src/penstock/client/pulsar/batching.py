@@ -4,9 +4,9 @@
     Batching.KEY       one for each key at the same time: what key-shared consumers need, because a
                        broker hands a batch over as a whole, by the key of its first message
 
-Sequence ids are given when a batch leaves, so that they count upwards from entry to entry also when
-several batches gather side by side: a broker that deduplicates would drop an entry whose first id is
-below the last one's. Ids of the sender's own never stand in one batch in a falling order.
+Sequence ids are given when a batch leaves, so that they count upwards from entry to entry also
+when several batches gather side by side: a broker that deduplicates would drop an entry whose first
+id is below the last one's. Ids of the sender's own never stand in one batch in a falling order.
 
 Bounds: ``BatchLimits``; of keys at the same time there are never more than messages.
 Not here: the bytes of a batch (``encoding.py``); the clock: whoever owns it says when time is up.

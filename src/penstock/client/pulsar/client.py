@@ -15,6 +15,8 @@ from penstock.client.pulsar.connection import Connect, connect_tcp
 from penstock.client.pulsar.errors import StateError, WouldBlock
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.options import ClientOptions
+from penstock.client.pulsar.producer import Producer, ProducerOptions
+from penstock.client.pulsar.schema import Schema
 from penstock.client.pulsar.topics import parse_topic
 from penstock.model.clock import Clock
 
@@ -72,6 +74,25 @@ class Client:
 
     get_topic_partitions = blocking(_get_topic_partitions)
     get_topic_partitions_async = awaitable(_get_topic_partitions)
+
+    async def _create_producer(
+        self, topic: str, *, schema: Schema | None = None, **options: Unpack[ProducerOptions]
+    ) -> Producer:
+        """A producer of a topic, connected; raises what it was refused with."""
+        self._check_open()
+        producer = Producer(
+            self._cluster, parse_topic(topic), schema=schema, on_closed=self._forget, **options
+        )
+        self._adopt(producer)
+        try:
+            await producer.open()
+        except BaseException:
+            self._forget(producer)
+            raise
+        return producer
+
+    create_producer = blocking(_create_producer)
+    create_producer_async = awaitable(_create_producer)
 
     async def _close(self) -> None:
         """Close everything this client made, then its connections; again does nothing."""

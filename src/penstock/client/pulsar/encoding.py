@@ -1,10 +1,10 @@
 """The bytes of a SEND: one message alone, a batch of them, or the chunks of a large one.
 
-    | total u32 | command size u32 | SEND | 0x0e01, crc32c | metadata size u32 | metadata | payload |
+    | total u32, command size u32 | SEND | 0x0e01, crc32c | metadata size u32 | metadata | payload |
 
 A batch's payload is, for each message, its size, what is said of it, and its body. It is compressed
-as a whole. A batch of one is sent as a message alone. A message that is larger than the broker takes
-is compressed, and cut into chunks of the same sequence id.
+as a whole. A batch of one is sent as a message alone. A message that is larger than the broker
+takes is compressed, and cut into chunks of the same sequence id.
 
 A large payload is never copied: a frame is two pieces, the payload and what is before it.
 Sheet: pulsar.md 1.1, 1.2.
@@ -97,9 +97,7 @@ def content_of(message: Message, payload: bytes, now_ms: int) -> Content:
     elif key is not None and not isinstance(key, str):
         raise InvalidUse(f"a message's key is a str or bytes, not {type(key).__name__}")
     sequence_id = message.sequence_id
-    if sequence_id is not None and not (
-        isinstance(sequence_id, int) and 0 <= sequence_id < 2**63
-    ):
+    if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id < 2**63):
         raise InvalidUse(f"sequence_id is {sequence_id!r}; a number from 0 on is needed")
     ordering_key = message.ordering_key
     if ordering_key is not None and not isinstance(ordering_key, bytes):
@@ -259,14 +257,13 @@ class Encoder:
         metadata.total_chunk_msg_size = len(payload)
         # Whatever these numbers will be, they take no more room than that.
         metadata.num_chunks_from_msg = metadata.chunk_id = CHUNKS_MAX
-        step = self.max_message_size - metadata.ByteSize()
-        if self.chunk_bytes_max:
-            step = min(step, self.chunk_bytes_max)
-        if step < min(CHUNK_BYTES_MIN, len(payload)):
+        room = self.max_message_size - metadata.ByteSize()
+        if room < min(CHUNK_BYTES_MIN, len(payload)):
             raise InvalidUse(
-                f"a message of {len(payload)} bytes leaves {max(step, 0)} bytes for a chunk beside"
+                f"a message of {len(payload)} bytes leaves {max(room, 0)} bytes for a chunk beside"
                 f" its properties; the broker takes {self.max_message_size}: shorten them"
             )
+        step = min(room, self.chunk_bytes_max or room)
         count = -(-len(payload) // step)
         if count > CHUNKS_MAX:
             raise InvalidUse(
@@ -302,7 +299,9 @@ def describe(said: MessageMetadata | SingleMessageMetadata, content: Content) ->
     if extras.ordering_key is not None:
         said.ordering_key = extras.ordering_key
     if extras.properties:
-        said.properties.extend([KeyValue(key=name, value=value) for name, value in extras.properties])
+        said.properties.extend(
+            [KeyValue(key=name, value=value) for name, value in extras.properties]
+        )
     if extras.event_time_ms:
         said.event_time = extras.event_time_ms
     if extras.is_null:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 from google.protobuf.message import DecodeError
 
+from penstock.client.pulsar.errors import InvalidUse
 from penstock.wire.pulsar.frames import LATEST as LATEST_NUMBER
 from penstock.wire.pulsar.frames import signed
 from penstock.wire.pulsar.protocol_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
@@ -95,13 +96,13 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageId:
-        """Raises ``ValueError``."""
+        """Raises ``InvalidUse``."""
         try:
             found = MessageIdData.FromString(data)
         except DecodeError:
             found = MessageIdData()
         if not found.IsInitialized():
-            raise ValueError(f"{len(data)} bytes that are no message id; use MessageId.to_bytes()")
+            raise InvalidUse(f"{len(data)} bytes that are no message id; use MessageId.to_bytes()")
         return cls.from_wire(found)
 
     def to_wire(self) -> MessageIdData:

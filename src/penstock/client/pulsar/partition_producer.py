@@ -86,6 +86,14 @@ class AccessMode(Enum):
     """The only one; whoever is there must go."""
 
 
+_WIRE_MODES: Final = {
+    AccessMode.SHARED: pb.Shared,
+    AccessMode.EXCLUSIVE: pb.Exclusive,
+    AccessMode.WAIT_FOR_EXCLUSIVE: pb.WaitForExclusive,
+    AccessMode.EXCLUSIVE_WITH_FENCING: pb.ExclusiveWithFencing,
+}
+
+
 class PartitionOptions(NamedTuple):
     """What all partitions of a producer have in common."""
 
@@ -107,7 +115,16 @@ class PartitionOptions(NamedTuple):
 class PartitionCounters:
     """What happened so far; the client's thread counts, any thread looks."""
 
-    __slots__ = ("batches", "bytes", "chunks", "duplicates", "entries", "failed", "resent", "stored")
+    __slots__ = (
+        "batches",
+        "bytes",
+        "chunks",
+        "duplicates",
+        "entries",
+        "failed",
+        "resent",
+        "stored",
+    )
 
     def __init__(self) -> None:
         self.stored = 0
@@ -152,9 +169,7 @@ class PartitionProducer:
         self._ids = SequenceIds()
         self._is_numbered = False
         """True once it is known where its sequence ids begin."""
-        self._batch = BatchContainer(
-            options.limits or BatchLimits(1, 1, 0), options.batching
-        )
+        self._batch = BatchContainer(options.limits or BatchLimits(1, 1, 0), options.batching)
         self._batch_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -245,11 +260,7 @@ class PartitionProducer:
     def begin(self, sends: Sequence[Send]) -> None:
         """Send these, in this order."""
         if self.handler.is_over:
-            problem = self.handler.last_error
-            if self.handler.state is not HandlerState.FAILED or not isinstance(problem, ClientError):
-                state = self.handler.state.value
-                problem = StateError(f"{self.handler.what} is {state}; make a new one")
-            self._end(sends, problem)
+            self._end(sends, self._what_ended_it())
             return
         batch, limits = self._batch, self._options.limits
         for send in sends:
@@ -347,6 +358,12 @@ class PartitionProducer:
 
     # ---- inside ----------------------------------------------------------------------------------
 
+    def _what_ended_it(self) -> ClientError:
+        handler = self.handler
+        if handler.state is HandlerState.FAILED and isinstance(handler.last_error, ClientError):
+            return handler.last_error
+        return StateError(f"{handler.what} is {handler.state.value}; make a new one")
+
     def _command(self, request_id: int) -> BaseCommand:
         options = self._options
         command = BaseCommand(type=BaseCommand.PRODUCER)
@@ -358,7 +375,7 @@ class PartitionProducer:
             asked.producer_name = self.name
         asked.user_provided_producer_name = options.producer_name is not None
         asked.epoch = self.handler.epoch + 1
-        asked.producer_access_mode = options.access_mode.value
+        asked.producer_access_mode = _WIRE_MODES[options.access_mode]
         if self._topic_epoch is not None:
             asked.topic_epoch = self._topic_epoch
         for name, value in options.properties.items():
@@ -395,9 +412,7 @@ class PartitionProducer:
         first_chunk: list[MessageId] = []
         for pieces in others:
             self._submit(
-                Entry(
-                    sequence_id, sequence_id, pieces, (), now_ms, send.deadline_ms, first_chunk
-                )
+                Entry(sequence_id, sequence_id, pieces, (), now_ms, send.deadline_ms, first_chunk)
             )
         self._submit(
             Entry(sequence_id, sequence_id, last, (send,), now_ms, send.deadline_ms, first_chunk)
@@ -417,9 +432,7 @@ class PartitionProducer:
             self._end(sends, problem)
             return
         now_ms = self._clock.monotonic_ms()
-        self._submit(
-            Entry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms)
-        )
+        self._submit(Entry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms))
 
     def _submit(self, entry: Entry) -> None:
         self.pending.add(entry)
@@ -443,7 +456,7 @@ class PartitionProducer:
 
     def _send_error(self, said: pb.CommandSendError, over: list[Send]) -> None:
         error = Refused(said.error, said.message, f"a message of {self.handler.what}")
-        if said.error not in _ENTRY_ERRORS:
+        if error.code not in _ENTRY_ERRORS:
             self._hang_up(str(error))
             return
         entry = self.pending.refused(said.sequence_id)

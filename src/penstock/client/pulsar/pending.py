@@ -6,15 +6,15 @@ blocked threads are woken, futures settled through a relay to their loop (many r
 wake-up), and callbacks run one after the other on a thread of the producer's own.
 
 An ``Entry`` is one frame on its way, with the sends in it. ``PendingEntries`` are those of one
-partition, in order: after a reconnect all of them go out again as they are, with their sequence ids,
-so that a broker that deduplicates stores none of them twice.
+partition, in order: after a reconnect all of them go out again as they are, with their sequence
+ids, so that a broker that deduplicates stores none of them twice.
 
 ``SendRoom`` bounds what a producer has not been answered, in messages and bytes
 (``flow.budgets.SendWindow``). Who finds no room waits for it in a queue, or is refused; who waits
 for longer than his time-out is told so.
 
-Invariants: a send ends exactly once; entries end in the order in which they were sent, but for those
-the broker says are duplicates; what is waited for is bounded by ``WAITING_MAX``.
+Invariants: a send ends exactly once; entries end in the order in which they were sent, but for
+those the broker says are duplicates; what is waited for is bounded by ``WAITING_MAX``.
 Not here: bytes (``encoding.py``), the connection (``partition_producer.py``).
 """
 
@@ -191,7 +191,7 @@ class CallbackThread:
                 try:
                     send.on_done(send.outcome)
                 except Exception:
-                    _log.exception("send callback failed", extra={"thread": self._name})
+                    _log.exception("send callback failed", extra={"on": self._name})
 
 
 # ---- entries ------------------------------------------------------------------------------------
@@ -354,10 +354,11 @@ class SendRoom:
         self._lock = threading.Lock()
         self.refusals = 0
 
-    def take_or_wait(self, send: Send) -> bool:
+    def take_or_wait(self, send: Send, *, holds_caller: bool = False) -> bool:
         """True: it has room and was begun. False: it waits, and will be begun or be late.
 
-        Raises ``WouldBlock`` when it is refused instead.
+        ``holds_caller``: then it has an event that is set when its wait is over. Raises
+        ``WouldBlock`` when it is refused instead.
         """
         with self._lock:
             window = self._window
@@ -367,6 +368,8 @@ class SendRoom:
             if not self._blocks or window.waiting >= WAITING_MAX:
                 self.refusals += 1
                 raise self._refusal()
+            if holds_caller:
+                send.admitted = threading.Event()
             window.wait(send, send.size_bytes, self._clock.monotonic_ms())
             return False
 

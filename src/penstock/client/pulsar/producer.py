@@ -103,9 +103,7 @@ class ProducerOptions(TypedDict, total=False):
     access_mode: Annotated[AccessMode, Option(AccessMode.SHARED, "Who else may produce.")]
     send_timeout_ms: Annotated[
         int,
-        Option(
-            30_000, "How long a send may take, the wait for room included; 0: as it takes.", 0
-        ),
+        Option(30_000, "How long a send may take, the wait for room included; 0: as it takes.", 0),
     ]
     max_pending_messages: Annotated[
         int, Option(1_000, "Messages without a receipt, for each partition.", 1)
@@ -151,8 +149,12 @@ class ProducerOptions(TypedDict, total=False):
     hashing: Annotated[Hashing, Option(Hashing.JAVA_STRING, "How a key becomes a partition.")]
     initial_sequence_id: Annotated[
         int | None,
-        Option(None, "The last id used; the first message has the next one. By default the"
-               " broker's memory of this producer's name.", 0),
+        Option(
+            None,
+            "The last id used; the first message has the next one. By default the"
+            " broker's memory of this producer's name.",
+            0,
+        ),
     ]
     properties: Annotated[
         Mapping[str, str] | None, Option(None, "Shown with the producer in statistics.")
@@ -258,15 +260,11 @@ class Producer:
         content, partition = self._check(value, fields)
         lock = threading.Lock()
         lock.acquire()
-        send = BlockedSend(
-            content, content.size_bytes, self._deadline_ms(), partition, lock=lock
-        )
+        send = BlockedSend(content, content.size_bytes, self._deadline_ms(), partition, lock=lock)
         self._admit(send)
         return send.result(self._timeout_ms)
 
-    def send_async(
-        self, value: Any, **fields: Unpack[MessageFields]
-    ) -> asyncio.Future[MessageId]:
+    def send_async(self, value: Any, **fields: Unpack[MessageFields]) -> asyncio.Future[MessageId]:
         """Send; await the future for the id. Many at a time are fine: the bound holds them."""
         loop = asyncio.get_running_loop()
         content, partition = self._check(value, fields)
@@ -299,12 +297,12 @@ class Producer:
                 content, size_bytes, deadline_ms, partition, keeps_room=True, on_done=on_done,
                 thread=self._callbacks,
             )  # fmt: skip
-        if self._callbacks.is_current or self._thread.is_current:
-            self._admit(send)
+        if self._room.take_or_wait(send, holds_caller=True):
             return
-        send.admitted = admitted = threading.Event()
-        if not self._admit(send):
-            admitted.wait(self._timeout_ms / 1000 + GRACE_S if self._timeout_ms else None)
+        self._thread.post(self._watch_time)
+        if not self._callbacks.is_current and not self._thread.is_current:
+            assert send.admitted is not None, "it waits"
+            send.admitted.wait(self._timeout_ms / 1000 + GRACE_S if self._timeout_ms else None)
 
     async def _flush(self) -> None:
         """Send what gathers and return when everything sent before has ended, well or not."""
@@ -314,7 +312,6 @@ class Producer:
     flush = blocking(_flush)
     flush_async = awaitable(_flush)
 
-
     def close(self) -> None:
         """Flush, say good-bye to the broker, and end; again does nothing."""
         self._thread.run(self.shut())
@@ -323,9 +320,7 @@ class Producer:
     async def close_async(self) -> None:
         """The same."""
         await self._thread.on(self.shut())
-        await asyncio.to_thread(
-            self._callbacks.stop, self._cluster.options["operation_timeout_ms"]
-        )
+        await asyncio.to_thread(self._callbacks.stop, self._cluster.options["operation_timeout_ms"])
 
     def __enter__(self) -> Producer:
         return self
@@ -523,12 +518,9 @@ class Producer:
         timeout_ms = self._timeout_ms
         return self._clock.monotonic_ms() + timeout_ms if timeout_ms else NEVER_MS
 
-    def _admit(self, send: Send) -> bool:
-        """False: it waits for room."""
-        if self._room.take_or_wait(send):
-            return True
-        self._thread.post(self._watch_time)
-        return False
+    def _admit(self, send: Send) -> None:
+        if not self._room.take_or_wait(send):
+            self._thread.post(self._watch_time)
 
     def _check_open(self) -> None:
         if self._state is not HandlerState.READY:
@@ -561,7 +553,11 @@ class Producer:
             self._watch_time()
 
     def _spread(self, sends: Sequence[Send]) -> None:
-        count, now_ms, choose = len(self._partitions), self._clock.monotonic_ms(), self._router.choose
+        count, now_ms, choose = (
+            len(self._partitions),
+            self._clock.monotonic_ms(),
+            self._router.choose,
+        )
         lists: dict[int, list[Send]] = {}
         for send in sends:
             at = send.partition
@@ -601,9 +597,7 @@ class Producer:
             self._timer = None
         if not self._timeout_ms or self._state is HandlerState.CLOSED:
             return
-        deadlines = [
-            each.deadline_ms for each in self._partitions if each.deadline_ms is not None
-        ]
+        deadlines = [each.deadline_ms for each in self._partitions if each.deadline_ms is not None]
         if not deadlines and not self._room.waiting:
             return
         now_ms = self._clock.monotonic_ms()

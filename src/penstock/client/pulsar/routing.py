@@ -7,9 +7,9 @@ A message with a key goes to the partition of its key's hash, always. Without a 
     a function            ``choose(message, partitions)`` gives the number, for every message
 
 Hashes are those of Pulsar's other clients, so that all of them put a key into the same partition:
-``Hashing.JAVA_STRING`` is the default of Java's and Python's, ``Hashing.MURMUR3`` the other one that
-all have. Java hashes UTF-16 units and C++ bytes, which differ for keys that are not ASCII; here it
-is Java's.
+``Hashing.JAVA_STRING`` is the default of Java's and Python's, ``Hashing.MURMUR3`` the other one
+that all have. Java hashes UTF-16 units and C++ bytes, which differ for keys that are not ASCII;
+here it is Java's.
 
 Not here: partitions of which there are more than yesterday (``producer.py``).
 """

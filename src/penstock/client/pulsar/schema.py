@@ -23,11 +23,11 @@ from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_h
 
 import msgspec
 
-from penstock.model.errors import PenstockError
+from penstock.client.pulsar.errors import ClientError
 from penstock.wire.pulsar import protocol_pb2 as pb
 
 
-class SchemaMismatch(PenstockError):
+class SchemaMismatch(ClientError, ValueError):
     """A value does not fit its schema, or a body cannot be read as it says."""
 
 
