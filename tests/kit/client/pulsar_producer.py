@@ -88,8 +88,8 @@ class FakeConnection:
         self.owners.pop(producer_id, None)
 
     def write(self, *pieces: bytes) -> None:
-        for command, tail in self._parser.feed(b"".join(pieces)):
-            self.sends.append(SentEntry(command, tail))
+        frames: list[Any] = self._parser.feed(b"".join(pieces))
+        self.sends += [SentEntry(command, tail) for command, tail in frames]
 
     async def request(
         self, command: Any, request_id: int, what: str, *, on_queued: Callable[[], None] = print
@@ -109,7 +109,7 @@ class FakeConnection:
         for owner in owners:
             owner.connection_lost(self, why)
 
-    def say(self, kind: int, **fields: Any) -> None:
+    def say(self, kind: Any, **fields: Any) -> None:
         """A command of the broker's to every producer on it."""
         name = {
             pb.BaseCommand.SEND_RECEIPT: "send_receipt",
@@ -129,7 +129,7 @@ class FakeBroker:
         self.max_message_size = 5 * 1024 * 1024
         self.asked: list[pb.CommandProducer] = []
         self.connections: list[FakeConnection] = []
-        self.refusals: list[Exception] = []
+        self.refusals: list[Any] = []
         """Raised one after the other before a PRODUCER succeeds."""
         self.line: asyncio.Future[None] | None = None
         """Set by a test: who comes waits in line for it."""
@@ -243,12 +243,12 @@ class ProducerBench:
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self.cluster = FakeCluster(self.clock, **options)
+        self.cluster: Any = FakeCluster(self.clock, **options)
         self.broker = self.cluster.broker
         self.over: list[Send] = []
 
     async def partition(self, topic: str = "t", **options: Any) -> PartitionProducer:
-        given = {
+        given: dict[str, Any] = {
             "producer_name": None,
             "access_mode": AccessMode.SHARED,
             "send_timeout_ms": 30_000,

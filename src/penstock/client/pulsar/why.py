@@ -4,7 +4,7 @@
     Why(reason=<Waits.RECEIPTS: 'receipts'>, text="1,000 of 1,000 messages ...", lasted_ms=4100)
 
 ``str()`` of it is the sentence; statistics and the ``str()`` of a producer or consumer carry it.
-Not here: how it is found out (``producer.py``, ``consumer.py``).
+Not here: how it is found out (``producer.py``, and what consumers have).
 """
 
 from enum import Enum
