@@ -1,42 +1,25 @@
-"""A pipeline whose commit dies at a chosen step, with everything that belongs to it: ``kill -9``.
+"""A pipeline whose commit dies at a chosen step, with all that belongs to it (``dying.py``).
 
     PENSTOCK_DIE=letters python -m kit.pipeline_job FILE.toml
 
-Spark commits in a Python worker of its own; that worker kills the driver and its JVM, then itself,
-so nothing of the run is left to go on.
+Every flow of the file runs until one of them has come to that step.
 """
 
-import os
-import signal
 import sys
 from pathlib import Path
 
 from pyspark.sql.types import StructType
 
+from kit.dying import die_at, may_die
 from penstock.pipelines import table_sink
 from penstock.pipelines.flow_file import load_pipeline
 from penstock.pipelines.launch import RunOptions, launch
 from penstock.pipelines.table import Batch, Table
 from penstock.spark.session import local_session
 
-STEPS = ("staged", "prepared", "letters", "files")
-"""Nothing is decided; decided; the letters are out; the files are out, but not noted as such."""
-STEP = "PENSTOCK_DIE"
-DRIVER = "PENSTOCK_DIE_DRIVER"
-
-
-def die_at(step: str) -> None:
-    """Kill the driver, Spark and this process, if this is where it is to happen."""
-    if os.environ.get(STEP) == step:
-        for pid in (int(os.environ[DRIVER]), java_above(os.getpid()), os.getpid()):
-            os.kill(pid, signal.SIGKILL)
-
-
-def java_above(pid: int) -> int:
-    """The JVM that a worker process belongs to."""
-    while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
+STEPS = ("staged", "prepared", "letters", "renamed", "files")
+"""Nothing is decided; decided; the letters are out; the files are in place, but not in Delta's log;
+the files are out, but not noted as such."""
 
 
 class DyingWriter(table_sink.TableWriter):
@@ -58,6 +41,9 @@ class DyingWriter(table_sink.TableWriter):
         return found
 
     def publish_files(self, table: Table, batch: Batch) -> None:
+        if self.options.kind == "delta" and batch.letters and batch.files:
+            table.publish(batch)
+            die_at("renamed")
         super().publish_files(table, batch)
         if batch.letters:
             die_at("files")
@@ -73,7 +59,7 @@ class DyingSink(table_sink.TableSink):
 
 def main() -> None:
     """Run the pipeline until it dies."""
-    os.environ[DRIVER] = str(os.getpid())
+    may_die()
     pipeline = load_pipeline(Path(sys.argv[1]))
     session = local_session("job", is_brief=True, cores=2)
     vars(table_sink)["TableSink"] = DyingSink

@@ -4,17 +4,47 @@
 
 Without ``--result`` it runs until somebody ends it. With it, it goes up to what there is now, and
 then writes the bodies of all rows in the files, one a line: Spark itself says what is in them.
-With ``--to`` the rows go to another topic instead, and the result is what is there.
+With ``--to`` the rows go to another topic instead, and the result is what is there; and with
+``PENSTOCK_DIE`` its commit dies before or behind what the broker does of it (``dying.py``).
 """
 
 import argparse
 from pathlib import Path
 
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from kit.dying import die_at, may_die
 from penstock.spark.session import local_session
+from penstock.spark.sink import PenstockStreamWriter
+from penstock.spark.source import PenstockSource
 
 ROWS = 300
 ROWS_LAST = 5000
 SCHEMA = "queue int, offset long, body binary"
+STEPS = ("staged", "committed")
+"""Rows are beside the log; they are in it, and Spark does not know."""
+
+
+class DyingWriter(PenstockStreamWriter):
+    """Of a batch with rows."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if any(each is not None and each.rows for each in messages):
+            die_at("staged")
+        super().commit(messages, batchId)
+        die_at("committed")
+
+
+class DyingSource(PenstockSource):
+    """The sink under another name."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock_dying"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DyingWriter:
+        return DyingWriter(super().streamWriter(schema, overwrite).options)
 
 
 def main() -> None:
@@ -30,6 +60,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path)
     parser.add_argument("--master", default="local[2,4]")
     given = parser.parse_args()
+    dies = may_die()
     # The session's own files are this process's; a killed one must not leave locks behind.
     spark = local_session(
         "spark-job",
@@ -52,7 +83,10 @@ def main() -> None:
     if given.to:
         rows = rows.select("body")
         target = {"endpoint": given.endpoint, "topic": given.to}
-        writer = rows.writeStream.format("penstock").options(**target)
+        if dies:
+            spark.dataSource.register(DyingSource)
+        kind = DyingSource.name() if dies else PenstockSource.name()
+        writer = rows.writeStream.format(kind).options(**target)
     else:
         writer = rows.writeStream.format("parquet").option("path", str(given.place / "out"))
     writer = writer.option("checkpointLocation", str(given.place / "checkpoint"))

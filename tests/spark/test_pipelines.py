@@ -4,9 +4,6 @@ Starting a query costs more than what it does, so a test runs several flows at o
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 
@@ -16,9 +13,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from kit.pipeline_job import STEP, STEPS
-from penstock.bulk.client import BulkClient
-from penstock.bulk.tickets import Ticket
+from kit.topic_rows import topic_rows
 from penstock.cli.pipeline import shipped
 from penstock.client import Message
 from penstock.model.errors import PenstockError
@@ -27,7 +22,6 @@ from penstock.pipelines.flow_file import load_pipeline
 from penstock.pipelines.launch import RunOptions, dry_run, launch
 from penstock.pipelines.state import StateError
 from penstock.pipelines.table import Table
-from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -104,27 +98,7 @@ class Shop:
             return []  # not a file yet
 
     def messages(self, topic):
-        return messages(self.endpoint, topic)
-
-
-def messages(endpoint, topic):
-    """(key, properties, body) of every message of a topic; none when there is no topic."""
-    rows = []
-    with BulkClient(endpoint) as client:
-        for found in client.resolve([], optional=[topic]).topics:
-            for queue in found.queues:
-                if queue.end > queue.earliest:
-                    columns = ["key", "properties", "body"]
-                    ticket = Ticket(
-                        topic=topic,
-                        queue=queue.queue,
-                        start=queue.earliest,
-                        end=queue.end,
-                        columns=columns,
-                    )
-                    for batch in client.read(ticket):
-                        rows += batch.to_pylist()
-    return [(each["key"], dict(each["properties"]), each["body"]) for each in rows]
+        return topic_rows(self.endpoint, topic)
 
 
 @pytest.fixture
@@ -173,7 +147,7 @@ def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop)
     assert sorted(delta.column("id").to_pylist()) == good
     assert sorted(shop.table("mapped", "id")) == [(n,) for n in good if n % 10 != 3]
 
-    dead = shop.messages("rows.dead")
+    dead = shop.messages("rows-dead")
     assert sorted(int(properties["n"]) for _, properties, _ in dead) == [7, 17, 27, 37, 47]
     key, properties, body = next(each for each in dead if each[0] == "k7")
     assert body == b"junk"
@@ -198,7 +172,7 @@ def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop)
     mapped = shop.table("mapped", "id, origin")
     assert sorted(each[0] for each in mapped) == sorted([*good, 50, 53, 63])
     assert {each[1].rpartition("/")[0].rpartition("/")[0] for each in mapped} == {shop.topic}
-    assert len(shop.messages("mapped.dead")) == 5
+    assert len(shop.messages("mapped-dead")) == 5
     assert len(shop.table("archive")) == 53
 
     # Fewer files, the same rows.
@@ -324,75 +298,3 @@ def test_a_dry_run_names_the_columns_of_each_target_and_a_missing_topic(shop):
     pipeline = shop.pipeline(text.replace("TOPIC", "TOPICx"))
     with pytest.raises(PenstockError, match=f"did you mean '{shop.topic}'"):
         dry_run(pipeline, pipeline.flows, session=shop.session)
-
-
-# ---- killed -------------------------------------------------------------------------------------
-
-
-ROUNDS = 2
-ROUNDS_LONG = 10
-MESSAGES = 300
-KILLED = """
-endpoint = "ENDPOINT"
-[flow.killed]
-from = { topics = "TOPIC", max_rows = 60, options = { targetBatchDuration = "off" } }
-decode = { format = "json", schema = "id long" }
-map = "functions:enrich"
-output = "id long"
-retry = { max_attempts = 2, delays = "1s" }
-dead = { topic = "TOPIC-dead" }
-to = { parquet = "out", roll_time = "100ms" }
-"""
-
-
-def process(command, directory, **environment):
-    with (directory / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd=directory,
-            env={**os.environ, **environment},
-            text=True,
-        )
-
-
-def test_killed_between_staging_and_publishing_every_message_is_somewhere_once(shop, is_long):
-    (shop.directory / "functions.py").write_text(
-        "import random\n"
-        "def enrich(row):\n"
-        "    number = row['value']['id']\n"
-        # Not the same every time: what was decided first counts.
-        "    if number % 10 == 3 or (number % 10 == 4 and random.random() < 0.5):\n"
-        "        raise ValueError('no')\n"
-        "    return {'id': number}\n"
-    )
-    text = KILLED.replace("ENDPOINT", shop.endpoint).replace("TOPIC", shop.topic)
-    (shop.directory / "killed.toml").write_text(text)
-    rounds = ROUNDS_LONG if is_long else ROUNDS
-    for number in range(rounds):
-        shop.publish(*range(number * MESSAGES, (number + 1) * MESSAGES))
-        step = STEPS[(number + 1) % len(STEPS)] if is_long else STEPS[1 + number % 2]
-        dying = process(["kit.pipeline_job", "killed.toml"], shop.directory, **{STEP: step})
-        dying.communicate(timeout=240)
-        assert dying.returncode == -signal.SIGKILL, (shop.directory / "log").read_text()[-3000:]
-    running = process(["penstock", "pipeline", "run", "killed.toml", "--json"], shop.directory)
-    total = rounds * MESSAGES
-
-    def settled():
-        rows = [each[0] for each in shop.table("out", "id")]
-        dead = shop.messages(f"{shop.topic}-dead")
-        return len(rows) + len(dead) >= total
-
-    try:
-        eventually(settled, seconds=240)
-    finally:
-        running.send_signal(signal.SIGTERM)
-        said, _ = running.communicate(timeout=120)
-    assert running.returncode == 0
-    assert json.loads(said.splitlines()[-1])["state"] == "stopped"
-    rows = [each[0] for each in shop.table("out", "id")]
-    dead = [int(properties["n"]) for _, properties, _ in shop.messages(f"{shop.topic}-dead")]
-    assert sorted([*rows, *dead]) == [*range(total)]
-    assert {n for n in range(total) if n % 10 in (3, 7)} <= set(dead)
-    assert not [n for n in dead if n % 10 not in (3, 4, 7)]

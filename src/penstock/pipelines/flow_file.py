@@ -579,7 +579,7 @@ class _Reader:
             if key in data:
                 fields[key] = kind(**self._read(data[key], (*where, key), keys))
         fields.update(self._read(data.get("dead", {}), (*where, "dead"), DEAD_KEYS))
-        fields.setdefault("dead_topic", f"{name}.dead")
+        fields.setdefault("dead_topic", f"{name}-dead")
         target = self._target(data["to"], (*where, "to"))
         flow = Flow(name=name, source=source, target=target, **fields)
         self._check(flow, data, where)

@@ -89,7 +89,7 @@ def test_a_whole_file_becomes_frozen_flows():
     }
     assert (orders.target.kind, orders.target.place) == ("parquet", "/srv/shop/out/orders")
     assert (orders.target.partition_by, orders.target.roll_s) == (("day",), 30)
-    assert (orders.dead_topic, orders.can_retry, orders.can_fail) == ("orders.dead", False, True)
+    assert (orders.dead_topic, orders.can_retry, orders.can_fail) == ("orders-dead", False, True)
     assert calls.source.spark_options()["topicsPattern"] == "calls-.*"
     assert (calls.source.endpoint, calls.source.subscription) == ("other:1234", "calls-etl")
     assert (calls.retry.max_attempts, calls.retry.delays_ms) == (3, (1000, 60_000))

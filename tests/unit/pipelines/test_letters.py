@@ -27,7 +27,7 @@ IN = pa.schema(
         ("_bad", pa.string()),
     ]
 )
-OFFICE = Postmaster("etl", "etl.dead", "penstock.retry.etl", 3, (10_000, 30_000))
+OFFICE = Postmaster("etl", "etl-dead", "penstock.retry.etl", 3, (10_000, 30_000))
 
 
 def row(offset, value=0, **changes):
@@ -89,7 +89,7 @@ def test_what_raises_is_tried_again_later_and_dead_after_its_last_try():
     assert [(each["topic"], each["delay_ms"]) for each in letters] == [
         ("penstock.retry.etl", 10_000),
         ("penstock.retry.etl", 30_000),
-        ("etl.dead", None),
+        ("etl-dead", None),
     ]
     assert dict(letters[0]["properties"]) == {
         "n": "1",
@@ -106,7 +106,7 @@ def test_what_cannot_be_decoded_is_dead_at_once_and_never_seen_by_the_function()
     seen = []
     good, letters = mapped(seen.append, row(0, _bad="the body is no JSON"))
     assert (good, seen) == ([], [])
-    assert [each["topic"] for each in letters] == ["etl.dead"]
+    assert [each["topic"] for each in letters] == ["etl-dead"]
     assert dict(letters[0]["properties"])["penstock.cause"] == "the body is no JSON"
 
 
