@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kit.dying import die_at, may_die
 from penstock.spark.session import local_session
-from penstock.spark.sink import PenstockStreamWriter
+from penstock.spark.sink import PenstockStreamWriter, StagedPut
 from penstock.spark.source import PenstockSource
 
 ROWS = 300
@@ -30,7 +30,7 @@ class DyingWriter(PenstockStreamWriter):
     """Of a batch with rows."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if any(each is not None and each.rows for each in messages):
+        if any(isinstance(each, StagedPut) and each.rows for each in messages):
             die_at("staged")
         super().commit(messages, batchId)
         die_at("committed")

@@ -10,14 +10,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.client import Admin, Message, Producer
-from penstock.demo.story.pipeline import CONNECT_BACK
+from penstock.spark.causes import SLOW_START
 from penstock.spark.readers import drop_upstreams
 from penstock.spark.session import local_session
 from penstock.testing.running import BrokerProcess
 
 NUMBERS = itertools.count(1)
 STARTS_MAX = 4
-"""Spark gives a Python process ten seconds to start (``demo/story/pipeline.py``): on a machine that
+"""Spark gives a Python process ten seconds to start (``spark/causes.py``): on a machine that
 is drowned in other work a query is started again, as its user would."""
 
 
@@ -133,7 +133,7 @@ class Bench:
                 is_done = query.awaitTermination(240)
                 assert is_done
             except StreamingQueryException as problem:
-                if CONNECT_BACK not in str(problem) or starts == STARTS_MAX:
+                if SLOW_START not in str(problem) or starts == STARTS_MAX:
                     raise
             counts += [each["numInputRows"] for each in query.recentProgress]
         return [each for each in counts if each]

@@ -1,4 +1,4 @@
-"""The same query on a Spark standalone cluster: a master and two workers, each a process.
+"""Queries and pipelines on a Spark standalone cluster: a master and two workers, each a process.
 
 The workers have Python, pyspark and pyarrow, and nothing of ours: what their tasks need comes with
 the query, as the zip of ``penstock spark package``.
@@ -13,10 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pyspark
 import pytest
 
 from kit.rocketmq.clusters import free_ports, penstock_cluster
+from kit.topic_rows import topic_rows
 from penstock.client import Message, Producer
 from penstock.spark.java import use_java
 from penstock.spark.package import write_executor_zip
@@ -102,44 +104,105 @@ def executors(directory):
     return found
 
 
-@pytest.mark.parametrize("target", ["", "copies"], ids=["files", "topic"])
-def test_a_cluster_does_the_same_also_when_it_loses_an_executor(master, tmp_path, target):
-    (port,) = free_ports(1)
-    with penstock_cluster("--flight", str(port)) as cluster:
-        cluster.create_topic("numbers", queues=4)
-        with Producer(cluster.name_server, "numbers") as producer:
-            for number in range(MESSAGES):
-                producer.send(Message("numbers", b"%d" % number))
-        result = tmp_path / "result"
-        command = [sys.executable, "-m", "kit.spark_job", "--rows", "200"]
-        command += ["--endpoint", f"127.0.0.1:{port}", "--topic", "numbers"]
-        command += ["--place", str(tmp_path), "--result", str(result), "--master", master]
-        command += ["--zip", str(write_executor_zip(tmp_path))]
-        if target:
-            cluster.create_topic(target, queues=2)
-            command += ["--to", target]
+class Driver:
+    """A query or a pipeline that runs on the cluster, until its end."""
+
+    def __init__(self, place, *words):
+        self.place = place
+        self._words = words
+
+    def run(self, commits):
+        """Run it, and kill an executor when ``commits`` has two batches."""
         environment = {
             **os.environ,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": str(bare_python(tmp_path)),
+            "PYSPARK_PYTHON": str(bare_python(self.place)),
         }
-        with (tmp_path / "driver.log").open("ab") as log:
-            driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        commits = tmp_path / "checkpoint" / "commits"
+        with (self.place / "driver.log").open("ab") as log:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", *self._words], stdout=log, stderr=log, env=environment
+            )
         try:
             eventually(
                 lambda: driver.poll() is not None or len(list(commits.glob("[0-9]*"))) >= 2,
                 seconds=300,
             )
-            mine = executors(tmp_path)
-            log_text = (tmp_path / "driver.log").read_text(errors="replace")
-            assert len(mine) == 2, log_text[-3000:]
+            mine = executors(self.place)
+            assert len(mine) == 2, self.said()
             os.kill(mine[0], signal.SIGKILL)
             began = time.monotonic()
             code = driver.wait(400)
         finally:
             driver.kill()
             driver.wait()
-    assert code == 0, (tmp_path / "driver.log").read_text(errors="replace")[-3000:]
-    print(f"killed executor {mine[0]}, the rest took {time.monotonic() - began:.1f} s")
+        assert code == 0, self.said()
+        print(f"killed executor {mine[0]}, the rest took {time.monotonic() - began:.1f} s")
+
+    def said(self):
+        return (self.place / "driver.log").read_text(errors="replace")[-3000:]
+
+
+@pytest.fixture
+def numbers():
+    """A broker with a topic of numbers, and its Flight port."""
+    (port,) = free_ports(1)
+    with penstock_cluster("--flight", str(port)) as cluster:
+        cluster.create_topic("numbers", queues=4)
+        cluster.create_topic("copies", queues=2)
+        with Producer(cluster.name_server, "numbers") as producer:
+            for number in range(MESSAGES):
+                producer.send(Message("numbers", b"%d" % number))
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("target", ["", "copies"], ids=["files", "topic"])
+def test_a_cluster_does_the_same_also_when_it_loses_an_executor(master, numbers, tmp_path, target):
+    result = tmp_path / "result"
+    words = ["kit.spark_job", "--rows", "200", "--endpoint", numbers, "--topic", "numbers"]
+    words += ["--place", str(tmp_path), "--result", str(result), "--master", master]
+    words += ["--zip", str(write_executor_zip(tmp_path))]
+    words += ["--to", target] if target else []
+    Driver(tmp_path, *words).run(tmp_path / "checkpoint" / "commits")
     assert sorted(map(int, result.read_text().split())) == [*range(MESSAGES)]
+
+
+FLOWS = """
+endpoint = "ENDPOINT"
+[spark]
+master = "MASTER"
+settings = { "spark.executor.memory" = "512m" }
+[flow.table]
+from = { topics = "numbers", max_rows = 200, options = { targetBatchDuration = "off" } }
+decode = { format = "text" }
+map = "functions:parse"
+output = "id long, part long"
+retry = { max_attempts = 1 }
+to = { parquet = "table", partition_by = ["part"] }
+[flow.copy]
+from = { topics = "numbers", max_rows = 600 }
+sql = "SELECT body FROM messages"
+to = { topic = "copies" }
+"""
+FUNCTIONS = """
+def parse(row):
+    number = int(row["value"])
+    if number % 10 == 3:
+        raise ValueError("no")
+    return {"id": number, "part": number % 2}
+"""
+
+
+def test_flows_of_a_pipeline_run_on_a_cluster_as_they_do_at_home(master, numbers, tmp_path):
+    text = FLOWS.replace("MASTER", master).replace("ENDPOINT", numbers)
+    (tmp_path / "flows.toml").write_text(text)
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    words = ["penstock", "pipeline", "run", str(tmp_path / "flows.toml"), "--once", "--json"]
+    driver = Driver(tmp_path, *words)
+    driver.run(tmp_path / "penstock-pipelines" / "table" / "checkpoint" / "commits")
+    found = duckdb.sql(f"SELECT id FROM '{tmp_path}/table/**/*.parquet'").fetchall()
+    dead = [int(each.body) for each in topic_rows(numbers, "table-dead")]
+    copied = [int(each.body) for each in topic_rows(numbers, "copies")]
+    print(f"{len(found)} rows, {len(dead)} dead letters, {len(copied)} copies")
+    assert sorted(number for (number,) in found) == [n for n in range(MESSAGES) if n % 10 != 3]
+    assert sorted(dead) == [n for n in range(MESSAGES) if n % 10 == 3]
+    assert sorted(copied) == [*range(MESSAGES)]

@@ -174,7 +174,7 @@ class Topic(Job):
 
     def start(self, step=""):
         words = ["kit.spark_job", "--endpoint", self.endpoint, "--topic", "numbers"]
-        words += ["--place", str(self.place), "--to", "copies"]
+        words += ["--place", str(self.place), "--to", "copies", "--rows", "3000"]
         self.spawn(*words, **({STEP: step} if step else {}))
 
     def found(self):

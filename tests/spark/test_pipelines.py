@@ -4,6 +4,8 @@ Starting a query costs more than what it does, so a test runs several flows at o
 """
 
 import json
+import re
+import shutil
 import sys
 import time
 
@@ -17,16 +19,20 @@ from kit.topic_rows import topic_rows
 from penstock.cli.pipeline import shipped
 from penstock.client import Message
 from penstock.model.errors import PenstockError
+from penstock.pipelines import runner
 from penstock.pipelines.compaction import compact
 from penstock.pipelines.flow_file import load_pipeline
 from penstock.pipelines.launch import RunOptions, dry_run, launch
 from penstock.pipelines.state import StateError
 from penstock.pipelines.table import Table
+from penstock.testing.running import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FUNCTIONS = """
 import os
+
+from pyspark.sql.functions import udf
 
 def enrich(row):
     number = row["value"]["id"]
@@ -39,9 +45,25 @@ def echo(row):
         raise ValueError("three")
     return {"key": "echo", "body": row["body"]}
 
+def strict(messages):
+    @udf("string")
+    def check(body):
+        if body == b"junk":
+            raise LookupError("nobody knows junk")
+        return body.decode()
+
+    return messages.select(check("body").alias("text"))
+
 def upper(messages):
     return messages.selectExpr("key", "upper(value) AS body")
 """
+
+
+class Shown:
+    """The last figures."""
+
+    def __call__(self, figures):
+        self.figures = figures
 
 
 class Shop:
@@ -89,6 +111,13 @@ class Shop:
         found = {each.flow: each for each in shown}
         assert is_well, [each.text for each in shown]
         return found
+
+    def failures(self, text, *names, **options):
+        """What is said of each flow; all of them fail."""
+        with pytest.raises(AssertionError):
+            self.run(text, *names, show=(shown := Shown()), **options)
+        assert {each.state for each in shown.figures} == {"failed"}
+        return {each.flow: each.text for each in shown.figures}
 
     def table(self, name, columns="*"):
         sql = f"SELECT {columns} FROM '{self.directory}/{name}/**/*.parquet'"
@@ -298,3 +327,68 @@ def test_a_dry_run_names_the_columns_of_each_target_and_a_missing_topic(shop):
     pipeline = shop.pipeline(text.replace("TOPIC", "TOPICx"))
     with pytest.raises(PenstockError, match=f"did you mean '{shop.topic}'"):
         dry_run(pipeline, pipeline.flows, session=shop.session)
+
+
+def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
+    shop, admin, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "RESTARTS_MAX_ONCE", 1)
+    flows = """
+        [flow.cast]
+        from = { topics = "TOPIC" }
+        decode = { format = "text" }
+        sql = "SELECT cast(value AS int) AS number FROM messages"
+        to = { parquet = "cast" }
+        [flow.strict]
+        from = { topics = "TOPIC" }
+        python = "functions:strict"
+        to = { parquet = "strict" }
+        [flow.gone]
+        from = { topics = "TOPIC" }
+        to = { parquet = "gone" }
+        """
+    shop.publish(1)
+    shop.run(flows, "gone")
+    shop.publish(7)
+    # Behind the table's back, as a disk that is gone would be.
+    control = shop.directory / ".gone.penstock"
+    shutil.rmtree(control / "staged")
+    (control / "staged").write_text("somebody's")
+    texts = shop.failures(flows)
+    assert re.search(r"The value 'junk' .* cannot be cast .*line 1, position 8", texts["cast"])
+    assert texts["strict"] == "LookupError: nobody knows junk"
+    assert re.search(r"table .*/gone cannot be written \(File exists\); give", texts["gone"])
+    assert shop.table("cast") == shop.table("strict") == []
+    (control / "staged").unlink()
+    shop.run(flows, "gone")
+    assert len(shop.table("gone")) == 2
+
+    # The topic is deleted and made anew: what the checkpoint says is about another one.
+    admin.delete_topic(shop.topic)
+    admin.create_topic(shop.topic, queues=2)
+    shop.publish(2)
+    told = shop.failures(flows, "gone")["gone"]
+    assert f"queue 0 of topic '{shop.topic}' was deleted and made anew since offset 1" in told
+    assert "or begin anew with --reset" in told
+    assert len(shop.table("gone")) == 2
+    shop.run(flows, "gone", is_reset=True)
+    assert len(shop.table("gone")) == 3
+
+
+def test_a_batch_that_the_broker_has_no_room_for_names_what_makes_it_smaller(
+    shop, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(runner, "RESTARTS_MAX_ONCE", 1)
+    flags = ("--flight", "0", "--set", "spark.stage_batch_bytes_max=1KiB")
+    with BrokerProcess(tmp_path / "data", flags=flags) as small:
+        flow = f"""
+            [flow.big]
+            from = {{ topics = "TOPIC" }}
+            to = {{ topic = "big", endpoint = "{small.endpoints["flight"]}" }}
+            """
+        shop.publish(*range(20, 60))
+        assert "(spark.stage_batch_bytes_max); make it smaller" in shop.failures(flow)["big"]
+        assert topic_rows(small.endpoints["flight"], "big") == []
+        # The batch that began keeps its range; begun anew, it is made of parts.
+        shop.run(flow.replace('TOPIC"', 'TOPIC", max_rows = 4'), is_reset=True)
+        assert len(topic_rows(small.endpoints["flight"], "big")) == 40

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.client import Admin, Message, Producer
-from penstock.demo.story.pipeline import CONNECT_BACK
+from penstock.spark.causes import SLOW_START
 from penstock.testing.running import BrokerProcess, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -48,7 +48,7 @@ class Sink:
                 assert query.start().awaitTermination(240)
                 return
             except StreamingQueryException as problem:
-                if CONNECT_BACK not in str(problem) or start == STARTS_MAX - 1:
+                if SLOW_START not in str(problem) or start == STARTS_MAX - 1:
                     raise
 
 

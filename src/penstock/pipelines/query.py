@@ -16,7 +16,6 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 import contextlib
 import difflib
 import importlib
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,9 +56,9 @@ from penstock.pipelines.letters import (
     Postmaster,
     RowMapper,
 )
-from penstock.pipelines.runner import SLOW_START
 from penstock.pipelines.state import FlowState, NotYet, infer
 from penstock.pipelines.table import Table
+from penstock.spark.causes import SLOW_START, cause_of
 from penstock.spark.listener import FLOW_METRICS
 from penstock.spark.options import ROCKETMQ
 from penstock.spark.schema import SPARK_TYPES
@@ -81,12 +80,6 @@ SESSION_SETTINGS: Final = {
     # Without the fields that nobody selects Spark would not notice that they are no JSON.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
 }
-
-
-_PYTHON: Final = re.compile(
-    r"Traceback \(most recent call last\):\n(?:(?: .*)?\n)+?(?:[\w.]+\.)?(\w+: .*)"
-)
-"""What a traceback of Python ends with, wherever it stands in Spark's words."""
 
 
 class FlowWaits(Exception):
@@ -170,8 +163,8 @@ class FlowQuery:
             return self._observed(frame)
         except PySparkException as problem:
             if SLOW_START in str(problem):
-                raise FlowWaits(first_lines(problem)) from None
-            raise FlowProblem(f"flow '{flow.name}': {first_lines(problem)}") from None
+                raise FlowWaits(cause_of(problem)) from None
+            raise FlowProblem(f"flow '{flow.name}': {cause_of(problem)}") from None
 
     # Where rows come from.
 
@@ -288,7 +281,7 @@ class FlowQuery:
             found = StructType.fromDDL(ddl)
         except PySparkException as problem:
             raise FlowProblem(
-                f"flow '{self.flow.name}': {what} {ddl!r}: {first_lines(problem)}"
+                f"flow '{self.flow.name}': {what} {ddl!r}: {cause_of(problem)}"
             ) from None
         assert isinstance(found, StructType)
         return found
@@ -536,7 +529,7 @@ class SparkQuery:
 
     def problem(self) -> str | None:
         error = self._query.exception()
-        return None if error is None else first_lines(error)
+        return None if error is None else cause_of(error)
 
     def progress(self) -> list[Any]:
         """The batches since the last look, oldest first; the last one also when it is not new."""
@@ -579,15 +572,3 @@ def load_function(reference: str, home: Path | None) -> Callable[..., Any]:
             by_value(each)
     function: Callable[..., Any] = found
     return function
-
-
-def first_lines(problem: BaseException, lines: int = 3) -> str:
-    """What Spark says, without its plan and stack."""
-    if SLOW_START in str(problem):
-        return f"a Python worker of Spark {SLOW_START} in time: this machine is too busy"
-    in_python = _PYTHON.findall(str(problem))
-    if in_python:
-        return " ".join(in_python[-1].split())[:1000]
-    said = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    wanted = [line for line in said if not line.startswith(("'", "+-", "SQLSTATE", "=="))]
-    return " ".join(wanted[:lines])[:1000]

@@ -6,7 +6,8 @@ r"""Keeps the flows of a pipeline running: starts, watches, starts again, and br
                 waiting -> starting ... -> failed              (it did not get a batch done)
 
 A flow whose query fails is started again, at first after a second and then after twice as long each
-time, up to a minute; a batch that is done makes it begin with a second again. After
+time, up to a minute; a batch that is done makes it begin with a second again. A topic that is not
+there yet, or has no message to infer a schema from, is looked for every ``NOT_YET_S``. After
 ``RESTARTS_MAX`` starts without a batch it has failed, and the others go on. What is wrong with the
 flow itself is no case for another start.
 
@@ -25,9 +26,12 @@ from penstock.model.errors import PenstockError
 from penstock.pipelines.figures import Figures
 from penstock.pipelines.flow_file import Flow
 from penstock.pipelines.state import NotYet
+from penstock.spark.causes import SLOW_START, cause_of
 
 RESTART_S: Final = 1.0
 RESTART_S_MAX: Final = 60.0
+NOT_YET_S: Final = 2.0
+"""Between two looks for what a flow waits for; a look costs a question to the broker."""
 RESTARTS_MAX: Final = 10
 """Starts in a row without a batch; with the pauses between them some six minutes."""
 RESTARTS_MAX_ONCE: Final = 3
@@ -39,11 +43,11 @@ START_S: Final = 20.0
 """A flow whose first batch takes longer than this does not keep others from their start."""
 TEXT_CHARACTERS_MAX: Final = 500
 OVER: Final = ("stopped", "done", "failed")
-FINAL: Final = ("begin with a new checkpoint", "checkpoint was rewound", "--reset")
+RESET: Final = "begin anew with --reset"
+FINAL: Final = ("checkpoint was rewound", "--reset")
 """What somebody must decide: another start would only say it again."""
-SLOW_START: Final = "failed to connect back"
-"""Spark gives a Python process ten seconds to start, which no setting changes: on a machine that is
-drowned in other work the next start finds it warm."""
+NEW_CHECKPOINT: Final = "begin with a new checkpoint"
+"""What source and sink advise those who made their checkpoint themselves."""
 
 
 class RunningQuery(Protocol):
@@ -98,6 +102,8 @@ class FlowRun:
         self._began = 0.0
         self._has_told = False
         """True when the query that runs has told of a batch, or that there is none."""
+        self._is_told_why = False
+        """True while the text says what it waits for, and not what went wrong."""
         self._pause_s = RESTART_S
         self._failures = 0
         """In a row, without a batch in between."""
@@ -144,14 +150,21 @@ class FlowRun:
         self._began, self._has_told = self._clock(), False
         try:
             self._query = self._start()
+            if self._is_told_why:
+                self._is_told_why = False
+                self.figures = replace(self.figures, text="")
         except NotYet as problem:
             # Nobody's fault: who runs on waits for it, who runs once does not.
-            self._failures -= 0 if self._is_once else 1
-            self._failed(str(problem))
+            if self._is_once:
+                self._failed(str(problem))
+            else:
+                self._next_start = self._clock() + NOT_YET_S
+                self._become("waiting", str(problem))
+                self._is_told_why = True
         except PenstockError as problem:
             self._become("failed", str(problem))
         except Exception as problem:  # Spark's, of any kind: it may pass
-            self._failed(str(problem))
+            self._failed(cause_of(problem))
 
     def _watch(self, query: RunningQuery) -> None:
         is_active = query.is_active()
@@ -191,6 +204,7 @@ class FlowRun:
 
     def _failed(self, text: str) -> None:
         self._failures += 1
+        text = text.replace(NEW_CHECKPOINT, RESET)
         if any(words in text for words in FINAL):
             self._become("failed", text)
             return

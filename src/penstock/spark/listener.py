@@ -38,6 +38,7 @@ from pyspark.sql.streaming.listener import (
 from penstock.bulk.client import BulkClient
 from penstock.model.errors import PenstockError
 from penstock.model.spark_batch import BatchProgress
+from penstock.spark.causes import cause_of
 from penstock.spark.options import ROCKETMQ
 
 WAITING_MAX: Final = 256
@@ -93,7 +94,7 @@ class PenstockListener(StreamingQueryListener):
         """It was stopped, or it failed."""
         state, text = "stopped", ""
         if event.exception is not None:
-            state, text = "failed", event.exception.strip().splitlines()[0][:500]
+            state, text = "failed", cause_of(event.exception)[:500]
         for endpoint, subscription, checkpoint in self._sources.pop(str(event.runId), ()):
             progress = BatchProgress(query_id=str(event.id), checkpoint=checkpoint)
             self._send(QueryReport(endpoint, subscription, progress, state, text))

@@ -7,6 +7,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.pipelines.flow_file import parse_pipeline
 from penstock.pipelines.runner import (
+    NOT_YET_S,
     RESTARTS_MAX,
     RESTARTS_MAX_ONCE,
     START_S,
@@ -152,8 +153,11 @@ def test_what_somebody_must_decide_is_not_tried_again(bench):
 def test_a_topic_that_is_not_there_yet_is_waited_for_but_not_by_who_runs_once():
     bench = Bench()
     bench.refusals = [NotYet("no topic 'a'")] * 50
-    bench.starts_after()
-    assert (bench.state, len(bench.queries)) == ("starting", 1)
+    assert bench.look() == "waiting"
+    assert bench.run.figures.line() == "x: waiting, no topic 'a'"
+    # Whoever makes the topic does not wait for minutes.
+    assert bench.starts_after() == 50 * NOT_YET_S
+    assert bench.run.figures.line() == "x: starting"
     once = Bench(is_once=True)
     once.refusals = [NotYet("no topic 'a'")] * 50
     once.starts_after()

@@ -27,6 +27,7 @@ from pyspark.sql.types import LongType
 
 from penstock.demo.story import LARGE_CENTS, LARGE_TOPIC, TOPIC
 from penstock.demo.story.processes import Amount
+from penstock.spark.causes import SLOW_START, cause_of
 from penstock.spark.listener import PenstockListener
 from penstock.spark.session import local_session
 
@@ -43,9 +44,6 @@ NOT_ADAPTED: Final = {"targetBatchDuration": "off"}
 """For queries that are never slow: on a busy machine a batch takes seconds whatever it holds, and
 small ones would only fall behind."""
 LOOK_S: Final = 0.25
-CONNECT_BACK: Final = "failed to connect back"
-"""Spark gives a Python process ten seconds to start, which no setting changes; a machine that is
-drowned in other work needs more, and then the next try finds it warm."""
 STARTS_MAX: Final = 12
 END_S: Final = 10.0
 
@@ -73,7 +71,7 @@ def main() -> None:
                 flow.query.processAllAvailable()
             _say(state="drained")
     except Exception as error:  # whatever Spark raises is told to the story, then ends this process
-        _say(state="failed", text="\n".join(str(error).splitlines()[:3]))
+        _say(state="failed", text=cause_of(error))
         raise
     finally:
         for query in spark.streams.active:
@@ -111,7 +109,7 @@ class Flow:
         error = self.query.exception()
         if error is None:
             return
-        if CONNECT_BACK not in str(error) or self.starts >= STARTS_MAX:
+        if SLOW_START not in str(error) or self.starts >= STARTS_MAX:
             raise error
         self.query = self._start()
 

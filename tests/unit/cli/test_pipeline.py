@@ -1,0 +1,170 @@
+"""``penstock pipeline`` without Spark: what it writes, refuses and shows."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.cli import main as cli
+from penstock.cli import pipeline as verb
+from penstock.pipelines.figures import Figures
+from penstock.pipelines.flow_file import load_pipeline
+from penstock.pipelines.table import Table
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(("pipeline", *arguments))
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out, printed.err
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_init_writes_an_example_that_can_be_loaded_as_it_is(place, capsys):
+    code, out, _ = run(capsys, "init")
+    assert code == 0
+    assert out == "pipeline.toml written. Run it: penstock pipeline run pipeline.toml\n"
+    (flow,) = load_pipeline(place / "pipeline.toml", environment={}).flows
+    assert (flow.name, flow.target.place) == ("orders", str(place / "out" / "orders"))
+    code, _, err = run(capsys, "init")
+    assert (code, "pipeline.toml exists; give another name" in err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["archive", "replay"])
+def test_init_writes_a_copy_of_a_shipped_one(place, capsys, kind):
+    code, out, _ = run(capsys, "init", "mine.toml", "--from", kind)
+    assert (code, "its first lines say how" in out) == (0, True)
+    given = {"TOPICS": "orders"} if kind == "archive" else {}
+    (flow,) = load_pipeline(place / "mine.toml", environment={}, given=given).flows
+    assert flow.name == kind
+
+
+def test_a_wheel_has_the_shipped_pipelines(tmp_path):
+    """As hatchling makes one: the packages, without what git ignores."""
+    target = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    packages = target["targets"]["wheel"]
+    assert packages == {"packages": ["src/penstock", "src/pyspark_penstock"]}
+    assert not {"include", "exclude", "only-include"} & target.keys()
+
+    def git(*words):
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    names = git("ls-files", *packages["packages"])
+    shipped = [f"src/penstock/pipelines/shipped/{each}.toml" for each in verb.SHIPPED]
+    assert set(shipped) <= set(names)
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *shipped], cwd=ROOT, capture_output=True, check=False
+    )
+    assert ignored.stdout == b""
+    for name in names:
+        copy = tmp_path / "site" / Path(name).relative_to("src")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy)
+    where = "import penstock, penstock.cli.main as m; print(penstock.__file__); m.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", where, "pipeline", "init"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(tmp_path / "site"))
+    assert "[flow.orders]" in (tmp_path / "pipeline.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "nosuch.toml"], "nosuch.toml: cannot be read"),
+        (["run", "archive"], "${TOPICS} is not in the environment; export TOPICS, or --set"),
+        (["run", "archive", "--set", "TOPICS"], "--set 'TOPICS': write it like NAME=VALUE"),
+        (["run", "replay", "--set", "RAT=5"], "nothing in it is called ${RAT}"),
+        (["run", "replay", "--flow", "repaly"], "no flow 'repaly'; did you mean replay?"),
+        (["compact", "out", "--size", "big"], "--size: "),
+        (["compact", "nowhere"], "nowhere is neither a table nor a pipeline file"),
+    ],
+)
+def test_what_is_wrong_is_told_before_spark_starts(place, capsys, arguments, words):
+    flight = ["--flight", "127.0.0.1:1"] if arguments[0] == "run" else []
+    code, _, err = run(capsys, *arguments, *flight)
+    assert code in (1, 2), err
+    assert words in err
+
+
+def test_without_spark_it_says_what_to_install(place, capsys, monkeypatch):
+    monkeypatch.setattr(verb, "find_spec", lambda _: None)
+    code, _, err = run(capsys, "compact", "out")
+    assert code != 0
+    assert "pip install 'penstock-broker[spark]'" in err
+
+
+def test_a_table_is_compacted(place, capsys):
+    code, _, err = run(capsys, "compact", str(place))
+    assert (code, "is no table of a flow" in err) == (1, True)
+    Table(place / "out").open()
+    for number in range(3):
+        pq.write_table(pa.table({"id": [number]}), place / "out" / f"{number}.parquet")
+    code, out, _ = run(capsys, "compact", "out", "--json")
+    (answer,) = json.loads(out)
+    assert (code, answer["before"], answer["after"], answer["rows"]) == (0, 3, 1, 3)
+    assert sorted(pq.read_table(place / "out").column("id").to_pylist()) == [0, 1, 2]
+
+
+# ---- what is shown ------------------------------------------------------------------------------
+
+
+ONE = Figures(flow="one", state="running", batch=0, rows=5)
+TWO = Figures(flow="two", state="waiting", text="no broker")
+
+
+def test_programs_get_an_object_for_every_batch_and_change(capsys):
+    show = verb.output(is_json=True, is_once=False)
+    show([ONE, TWO])
+    show([ONE, TWO])
+    show([Figures(flow="one", state="idle", batch=1), TWO])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["flow"], each["state"]) for each in lines] == [
+        ("one", "running"), ("two", "waiting"), ("one", "idle"),
+    ]  # fmt: skip
+    assert "told" not in lines[0]
+
+
+def test_a_pipe_gets_a_line_when_a_state_changes_and_not_for_every_batch(capsys):
+    show = verb.output(is_json=False, is_once=False)
+    show([ONE, TWO])
+    show([Figures(flow="one", state="idle", batch=1), TWO])
+    show([Figures(flow="one", state="failed", batch=1, text="no table"), TWO])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ", 1)[1].partition(",")[0] for line in lines] == [
+        "one: running", "two: waiting", "one: failed",
+    ]  # fmt: skip
+    assert "no table" in lines[-1]
+
+
+@pytest.mark.parametrize(("is_once", "words"), [(False, "one: running, 5 rows"), (True, "one [")])
+def test_a_terminal_has_a_line_a_flow_and_a_bar_for_what_ends(capsys, monkeypatch, is_once, words):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((100, 30)))
+    show = verb.output(is_json=False, is_once=is_once)
+    assert isinstance(show, verb.LiveLines)
+    show([ONE, TWO])
+    first = capsys.readouterr().out
+    assert words in first
+    show([ONE, TWO])
+    assert capsys.readouterr().out == ""
