@@ -109,14 +109,16 @@ class FakeConnection:
         for owner in owners:
             owner.connection_lost(self, why)
 
-    def say(self, kind: Any, **fields: Any) -> None:
-        """A command of the broker's to every producer on it."""
+    def say(self, kind: Any, *, producer_id: int | None = None, **fields: Any) -> None:
+        """A command of the broker's to one producer on it, or to all."""
         name = {
             pb.BaseCommand.SEND_RECEIPT: "send_receipt",
             pb.BaseCommand.SEND_ERROR: "send_error",
             pb.BaseCommand.CLOSE_PRODUCER: "close_producer",
         }[kind]
-        for owner in list(self.owners.values()):
+        for number, owner in list(self.owners.items()):
+            if producer_id not in (None, number):
+                continue
             command = pb.BaseCommand(type=kind)
             getattr(command, name).MergeFrom(type(getattr(command, name))(producer_id=0, **fields))
             owner.received([(command, b"")])
@@ -166,7 +168,9 @@ class FakeBroker:
         """Receipts for the first so many that have none; all by default."""
         connection = of or self.connection
         for sent in connection.sends[:count]:
-            self.confirm_one(sent.sequence_id, connection=connection)
+            self.confirm_one(
+                sent.sequence_id, connection=connection, producer_id=sent.command.producer_id
+            )
         del connection.sends[:count]
 
     def confirm_one(
@@ -175,13 +179,17 @@ class FakeBroker:
         *,
         is_duplicate: bool = False,
         connection: FakeConnection | None = None,
+        producer_id: int | None = None,
     ) -> None:
         ids = {"ledgerId": 3, "entryId": self.entry}
         if is_duplicate:
             ids = {"ledgerId": NO_ID, "entryId": NO_ID}
         self.entry += 1
         (connection or self.connection).say(
-            pb.BaseCommand.SEND_RECEIPT, sequence_id=sequence_id, message_id=ids
+            pb.BaseCommand.SEND_RECEIPT,
+            producer_id=producer_id,
+            sequence_id=sequence_id,
+            message_id=ids,
         )
 
 

@@ -201,8 +201,8 @@ class Encoder:
 
     def batch(
         self, contents: Sequence[Content], sequence_ids: Sequence[int], publish_ms: int
-    ) -> Pieces:
-        """Several messages as one entry; raises ``InvalidUse`` if they are too large."""
+    ) -> Pieces | None:
+        """Several messages as one entry; None = the broker does not take so much at a time."""
         first, last = sequence_ids[0], sequence_ids[-1]
         metadata = self._metadata(first, publish_ms)
         metadata.num_messages_in_batch = len(contents)
@@ -218,10 +218,7 @@ class Encoder:
         metadata.highest_sequence_id = last
         payload = self._compressed(metadata, batch_payload(contents, sequence_ids))
         if len(payload) > self.max_message_size:
-            raise InvalidUse(
-                f"a batch of {len(contents)} messages is {len(payload)} bytes, the broker takes"
-                f" {self.max_message_size}; lower batching_max_bytes"
-            )
+            return None
         send = b"".join((
             self._send_front, _varint(first), b"\x18", _varint(len(contents)), b"\x30",
             _varint(last),

@@ -395,7 +395,9 @@ class PartitionProducer:
         self.send_batches()
 
     def _send_alone(self, send: Send) -> None:
-        sequence_id = self._ids.next_for(send.content)
+        self._submit_alone(send, self._ids.next_for(send.content))
+
+    def _submit_alone(self, send: Send, sequence_id: int) -> None:
         try:
             frames = self._encoder.alone(send.content, sequence_id, self._clock.wall_ms())
         except ClientError as problem:
@@ -419,18 +421,18 @@ class PartitionProducer:
         )
 
     def _send_batch(self, sends: list[Send], sequence_ids: list[int]) -> None:
-        contents = [send.content for send in sends]
-        publish_ms = self._clock.wall_ms()
         first = sequence_ids[0]
-        try:
-            if len(sends) == 1:
-                (pieces,) = self._encoder.alone(contents[0], first, publish_ms)
-            else:
-                pieces = self._encoder.batch(contents, sequence_ids, publish_ms)
-                self.counters.batches += 1
-        except ClientError as problem:
-            self._end(sends, problem)
+        if len(sends) == 1:
+            self._submit_alone(sends[0], first)
             return
+        contents = [send.content for send in sends]
+        pieces = self._encoder.batch(contents, sequence_ids, self._clock.wall_ms())
+        if pieces is None:
+            half = len(sends) // 2
+            self._send_batch(sends[:half], sequence_ids[:half])
+            self._send_batch(sends[half:], sequence_ids[half:])
+            return
+        self.counters.batches += 1
         now_ms = self._clock.monotonic_ms()
         self._submit(Entry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms))
 

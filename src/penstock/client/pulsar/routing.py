@@ -7,9 +7,11 @@ A message with a key goes to the partition of its key's hash, always. Without a 
     a function            ``choose(message, partitions)`` gives the number, for every message
 
 Hashes are those of Pulsar's other clients, so that all of them put a key into the same partition:
-``Hashing.JAVA_STRING`` is the default of Java's and Python's, ``Hashing.MURMUR3`` the other one
-that all have. Java hashes UTF-16 units and C++ bytes, which differ for keys that are not ASCII;
-here it is Java's.
+
+    Hashing.JAVA_STRING   the default of Java's client, and here. Java hashes UTF-16 units and C++
+                          bytes, which differ for keys that are not ASCII; here it is Java's
+    Hashing.MURMUR3       the other one that all have
+    Hashing.BOOST         the default of C++, and the only one of Python's official client (3.13)
 
 Not here: partitions of which there are more than yesterday (``producer.py``).
 """
@@ -47,12 +49,13 @@ class Hashing(Enum):
 
     JAVA_STRING = "Java's string hash"
     MURMUR3 = "murmur3"
+    BOOST = "Boost's hash"
 
     def __call__(self, key: str) -> int:
         """0 to 2^31 - 1."""
         if self is Hashing.MURMUR3:
             return murmur3_31(key.encode())
-        return java_string_hash(key)
+        return boost_hash(key) if self is Hashing.BOOST else java_string_hash(key)
 
 
 @lru_cache(maxsize=KEYS_CACHED_MAX)
@@ -62,6 +65,33 @@ def java_string_hash(text: str) -> int:
     for (unit,) in iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
         value = value * 31 + unit & 0xFFFFFFFF
     return value & _POSITIVE
+
+
+_BITS: Final = 2**64 - 1
+_STEP: Final = 0x9E3779B97F4A7C15
+_FACTOR: Final = _STEP * _STEP & _BITS
+
+
+@lru_cache(maxsize=KEYS_CACHED_MAX)
+def boost_hash(text: str) -> int:
+    """What C++'s client has from Boost 1.81 and later, without its sign bit.
+
+    Eight bytes at a time are multiplied to 128 bits, whose halves are folded into one.
+    """
+    data = text.encode()
+    whole = len(data) & ~7
+    weight = _fold(_STEP)
+    value = weight ^ len(data)
+    # Of the rest that is shorter, the missing bytes count as zeros; an empty rest counts, too.
+    for at in range(0, whole + 1, 8):
+        weight = weight + _STEP & _BITS
+        value ^= _fold(int.from_bytes(data[at : at + 8], "little") + weight & _BITS)
+    return _fold(value + weight & _BITS) & _POSITIVE
+
+
+def _fold(number: int) -> int:
+    product = number * _FACTOR
+    return product & _BITS ^ product >> 64
 
 
 class BatchLimits:

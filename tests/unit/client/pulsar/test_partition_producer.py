@@ -129,6 +129,24 @@ async def test_a_batch_that_would_pass_its_bytes_leaves_before(bench):
 
 
 @scene
+async def test_a_batch_larger_than_the_broker_takes_leaves_in_parts(bench):
+    bench.broker.max_message_size = 100
+    producer = await bench.partition(limits=LIMITS.__class__(4, 1000, 10_000))
+    sends = bench.sends(bytes(40), bytes(40), bytes(40), bytes(200))
+    producer.begin(sends)
+    assert [each.payloads for each in bench.broker.sends] == [[bytes(40)] * 2, [bytes(40)]]
+    assert "chunking_enabled" in str(sends[3].outcome)
+
+
+@scene
+async def test_a_batch_of_one_is_cut_into_chunks_where_it_must_be(bench):
+    producer = await bench.partition(limits=LIMITS, chunk_bytes_max=50)
+    producer.begin(bench.sends(bytes(90)))
+    producer.send_batches()
+    assert [len(each.payload) for each in bench.broker.sends] == [50, 40]
+
+
+@scene
 async def test_batches_by_key_are_numbered_so_that_dedup_drops_none(bench):
     producer = await bench.partition(
         limits=LIMITS.__class__(100, 10_000, 10_000), batching=Batching.KEY

@@ -52,6 +52,18 @@ def test_murmur3_is_that_of_pulsars_tests():
     assert Hashing.MURMUR3("key2") == 1936800180
 
 
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [
+        ("a", 12), ("ab", 6), ("abc", 13), ("abcd", 2), ("abcdefgh", 14), ("abcdefghi", 14),
+        ("abcdefghijklmnopqrstuvwxyz", 8), ("\u00fc", 4), ("key-7", 10),
+    ],
+)  # fmt: skip
+def test_boosts_hash_is_that_of_the_cpp_client(key, partition):
+    # Seen on a topic with 16 partitions, with pulsar-client 3.13.
+    assert Hashing.BOOST(key) % 16 == partition
+
+
 def test_a_key_always_has_the_same_partition():
     router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=None, first=0)
     found = {router.choose("key1", 1, 5, 0) for _ in range(10)}
