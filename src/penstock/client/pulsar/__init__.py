@@ -14,9 +14,12 @@ any event loop. Everything else in this package is an implementation detail.
 from penstock.client.pulsar.batching import Batching
 from penstock.client.pulsar.client import Client
 from penstock.client.pulsar.compression import Compression
+from penstock.client.pulsar.consumer.consumer import Consumer, ConsumerStatistics
 from penstock.client.pulsar.errors import (
     ClientError,
     InvalidUse,
+    NothingReceived,
+    NotPulsar,
     Refused,
     StateError,
     TimedOut,
@@ -25,6 +28,12 @@ from penstock.client.pulsar.errors import (
     WouldBlock,
 )
 from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
+from penstock.client.pulsar.options import (
+    DeadLetterPolicy,
+    InitialPosition,
+    RedeliveryBackoff,
+    SubscriptionType,
+)
 from penstock.client.pulsar.partition_producer import AccessMode
 from penstock.client.pulsar.producer import Producer, ProducerStatistics
 from penstock.client.pulsar.routing import Hashing, Routing
@@ -45,21 +54,29 @@ __all__ = [
     "Client",
     "ClientError",
     "Compression",
+    "Consumer",
+    "ConsumerStatistics",
+    "DeadLetterPolicy",
     "Hashing",
+    "InitialPosition",
     "InvalidUse",
     "JsonSchema",
     "Message",
     "MessageId",
+    "NotPulsar",
+    "NothingReceived",
     "Producer",
     "ProducerStatistics",
     "RawSchema",
     "ReceivedMessage",
+    "RedeliveryBackoff",
     "Refused",
     "Routing",
     "Schema",
     "SchemaMismatch",
     "StateError",
     "StringSchema",
+    "SubscriptionType",
     "TimedOut",
     "Undecodable",
     "Unreachable",

@@ -7,14 +7,18 @@ sent), then producers (what was sent is flushed), then the connections.
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from typing import Final, Protocol, Unpack
 
 from penstock.client.loop import MachineClock, awaitable, blocking
 from penstock.client.options import resolve
 from penstock.client.pulsar.connection import Connect, connect_tcp
+from penstock.client.pulsar.consumer.consumer import Consumer, topics_of
+from penstock.client.pulsar.consumer.redelivery import retry_letter_topic
 from penstock.client.pulsar.errors import StateError, WouldBlock
 from penstock.client.pulsar.lookup import Cluster
-from penstock.client.pulsar.options import ClientOptions
+from penstock.client.pulsar.options import ClientOptions, ConsumerOptions
 from penstock.client.pulsar.producer import Producer, ProducerOptions
 from penstock.client.pulsar.schema import Schema
 from penstock.client.pulsar.topics import parse_topic
@@ -93,6 +97,55 @@ class Client:
 
     create_producer = blocking(_create_producer)
     create_producer_async = awaitable(_create_producer)
+
+    async def _subscribe(
+        self,
+        topic: str | Sequence[str] | re.Pattern[str],
+        subscription_name: str,
+        *,
+        schema: Schema | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """A consumer of a topic, of several, or of all that match a compiled pattern, connected.
+
+        A pattern is ``re.compile("tenant/namespace/orders-.*")``. Raises ``InvalidUse`` for what
+        cannot be right, ``Refused`` and others for what the broker says.
+        """
+        self._check_open()
+        resolved = resolve(ConsumerOptions, options)
+        retry_topic = None
+        if resolved["is_retry_enabled"] and not isinstance(topic, re.Pattern):
+            first = parse_topic(topic if isinstance(topic, str) else topic[0])
+            policy = resolved["dead_letter_policy"]
+            retry_topic = retry_letter_topic(policy, str(first.whole), subscription_name)
+        consumer = Consumer(
+            self._cluster,
+            topics_of(topic, retry_topic=retry_topic),
+            subscription_name,
+            resolved,
+            schema=schema,
+            make_producer=self._make_letter_producer,
+            on_closed=self._forget,
+        )
+        self._adopt(consumer)
+        try:
+            await consumer.open()
+        except BaseException:
+            await consumer.shut()
+            raise
+        return consumer
+
+    subscribe = blocking(_subscribe)
+    subscribe_async = awaitable(_subscribe)
+
+    async def _make_letter_producer(self, topic: str, subscription: str | None) -> Producer:
+        """For retry and dead letters: one by one, in chunks if they are large."""
+        return await self._create_producer(
+            topic,
+            batching_enabled=False,
+            chunking_enabled=True,
+            initial_subscription_name=subscription,
+        )
 
     async def _close(self) -> None:
         """Close everything this client made, then its connections; again does nothing."""

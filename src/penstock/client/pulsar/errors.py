@@ -4,7 +4,8 @@ ClientError
  +-- StateError         used after close, across a fork, or on the wrong thread
  +-- Unreachable        no connection to a broker, or it broke while an answer was awaited
  |    +-- NotPulsar     something else listens at that address
- +-- TimedOut           no answer, or no message, in time
+ +-- TimedOut           no answer in time
+ |    +-- NothingReceived   no message in time; the text says what the consumer waits for
  +-- WouldBlock         a bound of this client is reached
  +-- InvalidUse         a name, an option, a URL or a message that cannot be right; nothing was sent
  +-- Refused            a broker answered with an error; ``code`` is Pulsar's
@@ -22,6 +23,7 @@ __all__ = [
     "ClientError",
     "InvalidUse",
     "NotPulsar",
+    "NothingReceived",
     "Refused",
     "StateError",
     "TimedOut",
@@ -75,6 +77,14 @@ _ADVICE: Final = {
 
 class NotPulsar(Unreachable):
     """Something listens there that does not speak Pulsar's protocol."""
+
+
+class NothingReceived(TimedOut):
+    """No message came in time."""
+
+    def __init__(self, consumer: str, timeout_ms: int, why: str) -> None:
+        ClientError.__init__(self, f"{consumer} received nothing within {timeout_ms} ms: {why}")
+        self.timeout_ms = timeout_ms
 
 
 class InvalidUse(ClientError, ValueError):

@@ -1,0 +1,1 @@
+"""Consumers of the Pulsar client, from SUBSCRIBE to ack."""

@@ -1,0 +1,900 @@
+"""The consumer as an application has it: one topic, its partitions, several topics or a pattern.
+
+    consumer = client.subscribe("orders", "billing", subscription_type=SubscriptionType.SHARED)
+    message = consumer.receive()
+    consumer.acknowledge(message)
+
+Its parts (``partition_consumer.py``), one for each topic or partition, share one inbox, so that the
+application receives from all of them in the order of arrival. With several parts the flow of each
+begins when all are subscribed (B29), and together they receive no further ahead than
+``max_total_receiver_queue_size_across_partitions``. Every ``pattern_refresh_ms`` new partitions of
+its topics, and with a pattern new topics, are joined.
+
+A listener is called by threads of this consumer. With several threads each has an inbox of its own
+where order matters: messages of one key (key-shared) or of one partition (exclusive, failover) are
+for the same thread.
+
+Threads: every method may be called from any thread but the client's own.
+Not here: acks and permits (``acks.py``, ``permits.py``), one partition (``partition_consumer.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, Final, Protocol
+from zlib import crc32
+
+import msgspec
+
+from penstock.client.loop import awaitable, blocking, client_loop
+from penstock.client.pulsar.consumer.inbox import Inbox
+from penstock.client.pulsar.consumer.partition_consumer import PartitionConsumer, Subscription
+from penstock.client.pulsar.consumer.redelivery import (
+    dead_letter_properties,
+    dead_letter_topic,
+    retry_letter_topic,
+    retry_properties,
+)
+from penstock.client.pulsar.errors import ClientError, InvalidUse, NothingReceived, StateError
+from penstock.client.pulsar.lookup import Cluster
+from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.options import ConsumerOptions, DeadLetterPolicy, SubscriptionType
+from penstock.client.pulsar.schema import Schema
+from penstock.client.pulsar.topics import Topic, check_subscription, parse_topic
+from penstock.client.pulsar.why import Waits, Why
+
+_log = logging.getLogger(__name__)
+
+PARTS_MAX: Final = 10_000
+"""Topics and partitions of one consumer."""
+OPENED_AT_ONCE: Final = 100
+LETTERS_UNDER_WAY_MAX: Final = 1_000
+"""Dead letters that are being sent; more of them are asked for again later."""
+
+
+class LetterProducer(Protocol):
+    """What retry and dead letters are sent with."""
+
+    def send_async(self, value: Any, **fields: Any) -> Awaitable[MessageId]: ...
+
+    async def shut(self) -> None: ...
+
+
+MakeProducer = Callable[[str, str | None], Awaitable[LetterProducer]]
+"""A producer of bytes for a topic, and the subscription that is made with the topic."""
+
+
+class ConsumerStatistics(msgspec.Struct, frozen=True):
+    """Of all parts of a consumer together."""
+
+    parts: int
+    messages: int
+    """Received and handed out, or ready to be."""
+    bytes: int
+    acked: int
+    queued: int
+    queued_bytes: int
+    permits_outstanding: int
+    """What brokers may still send."""
+    permits_gathered: int
+    """What was received by the application and is not worth a FLOW yet."""
+    unacked_tracked: int
+    negative_acks: int
+    redeliveries_asked: int
+    dead_letters: int
+    duplicates: int
+    corrupt: int
+    encrypted: int
+    chunked_pending: int
+    reconnects: int
+    why: Why
+
+
+class Consumer:
+    """Receives messages of one subscription; made by ``Client.subscribe``."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Sequence[Topic] | re.Pattern[str],
+        subscription_name: str,
+        options: ConsumerOptions,
+        *,
+        schema: Schema | None = None,
+        make_producer: MakeProducer,
+        on_closed: Callable[[Consumer], None],
+    ) -> None:
+        _check(topics, subscription_name, options)
+        self.subscription_name: Final = subscription_name
+        self._cluster = cluster
+        self._topics = topics
+        self._options = options
+        self._subscription = Subscription(
+            subscription_name, options["consumer_name"] or secrets.token_hex(5), options, schema
+        )
+        self._make_producer = make_producer
+        self._on_closed = on_closed
+        self._parts: dict[str, PartitionConsumer] = {}
+        self._producers: dict[str, asyncio.Task[LetterProducer]] = {}
+        self._letters: set[asyncio.Task[None]] = set()
+        self._dead_letters = 0
+        self._is_closed = False
+        self._is_paused = False
+        self._is_multiple = True
+        """Several topics or partitions, now or some day: its parts have a parent."""
+        self._is_counted = False
+        """A topic of it has partitions, which may become more."""
+        self._refresher: asyncio.Task[None] | None = None
+        self._notices: ThreadPoolExecutor | None = None
+        self._listeners: list[threading.Thread] = []
+        self.lock = threading.RLock()
+        count = 1
+        if (
+            options["listener"] is not None
+            and self._subscription.kind is not SubscriptionType.SHARED
+        ):
+            count = options["listener_threads"]
+        bytes_max = max(1, options["receiver_queue_bytes_max"] // count)
+        self.inboxes: Sequence[Inbox] = [
+            Inbox(bytes_max, on_room=self._room, on_wait=self._waits, lock=self.lock)
+            for _ in range(count)
+        ]
+
+    # ---- receiving -------------------------------------------------------------------------------
+
+    def receive(self, timeout_ms: int | None = None) -> ReceivedMessage:
+        """The next message; waits for it, or raises ``TimedOut``."""
+        self._check_receives()
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        message = self.inboxes[0].take_within(timeout_s)
+        if message is None:
+            raise self._too_late(timeout_ms or 0)
+        return message
+
+    async def receive_async(self, timeout_ms: int | None = None) -> ReceivedMessage:
+        """The same for any event loop."""
+        self._check_receives()
+        message = self.inboxes[0].take()
+        if message is not None:
+            return message
+        return await client_loop().on(self._wait(timeout_ms))
+
+    async def _wait(self, timeout_ms: int | None) -> ReceivedMessage:
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.inboxes[0].wait()
+        except TimeoutError:
+            raise self._too_late(timeout_ms or 0) from None
+
+    def receive_batch(
+        self,
+        messages_max: int | None = None,
+        *,
+        bytes_max: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[ReceivedMessage]:
+        """Messages that come within a time (or sooner, when there are enough); perhaps none.
+
+        ``messages_max`` is the queue's size, the other two are options of the consumer, unless
+        they are given.
+        """
+        self._check_receives()
+        count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
+        return self.inboxes[0].take_many(count, size, wait_ms / 1000)
+
+    async def receive_batch_async(
+        self,
+        messages_max: int | None = None,
+        *,
+        bytes_max: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[ReceivedMessage]:
+        """The same for any event loop."""
+        self._check_receives()
+        count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
+        return await client_loop().on(self._gather(count, size, wait_ms))
+
+    async def _gather(self, count: int, size: int, wait_ms: int) -> list[ReceivedMessage]:
+        inbox, found, got = self.inboxes[0], list[ReceivedMessage](), 0
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while len(found) < count and got < size:
+                    found.append(await inbox.wait())
+                    got += len(found[-1].data)
+        except TimeoutError:
+            pass
+        return found
+
+    def _batch(
+        self, messages_max: int | None, bytes_max: int | None, timeout_ms: int | None
+    ) -> tuple[int, int, int]:
+        options = self._options
+        # More than the queue can hold would never come together.
+        most = max(1, options["receiver_queue_size"])
+        count = most if messages_max is None else min(messages_max, most)
+        size = options["batch_receive_bytes_max"] if bytes_max is None else bytes_max
+        size = min(size, options["receiver_queue_bytes_max"])
+        wait_ms = options["batch_receive_timeout_ms"] if timeout_ms is None else timeout_ms
+        return count, size, wait_ms
+
+    def __iter__(self) -> Consumer:
+        """Messages without end: until the consumer is closed."""
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            return self.receive()
+        except StateError:
+            raise StopIteration from None
+
+    def _check_receives(self) -> None:
+        if self._options["listener"] is not None:
+            raise StateError(f"{self} has a listener, which gets all messages")
+
+    def _too_late(self, timeout_ms: int) -> NothingReceived:
+        return NothingReceived(str(self), timeout_ms, str(self.why()))
+
+    # ---- acks ------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, message: ReceivedMessage | MessageId | Iterable[ReceivedMessage | MessageId]
+    ) -> None:
+        """These messages are done with: they do not come again.
+
+        Acks are gathered and sent within ``ack_group_ms``. With ``has_ack_receipts`` this returns
+        when the broker has them.
+        """
+        parts = self._say(message)
+        if self._options["has_ack_receipts"]:
+            client_loop().run(self._receipts(parts))
+
+    async def acknowledge_async(
+        self, message: ReceivedMessage | MessageId | Iterable[ReceivedMessage | MessageId]
+    ) -> None:
+        """The same for any event loop."""
+        parts = self._say(message)
+        if self._options["has_ack_receipts"]:
+            await client_loop().on(self._receipts(parts))
+
+    def acknowledge_cumulative(self, message: ReceivedMessage | MessageId) -> None:
+        """This message and all before it, of its partition; not for shared subscriptions."""
+        part = self._say_cumulative(message)
+        if self._options["has_ack_receipts"]:
+            client_loop().run(self._receipts([part]))
+
+    async def acknowledge_cumulative_async(self, message: ReceivedMessage | MessageId) -> None:
+        """The same for any event loop."""
+        part = self._say_cumulative(message)
+        if self._options["has_ack_receipts"]:
+            await client_loop().on(self._receipts([part]))
+
+    async def _flush_acks(self) -> None:
+        """Wait until the brokers have all acks so far; raises ``ClientError``."""
+        await self._receipts(list(self._parts.values()))
+
+    flush_acks = blocking(_flush_acks)
+    flush_acks_async = awaitable(_flush_acks)
+
+    def negative_acknowledge(self, message: ReceivedMessage | MessageId) -> None:
+        """It could not be dealt with: it comes again after ``negative_ack_delay_ms``."""
+        self._check_open()
+        message_id, part = self._find(message)
+        count = message.redelivery_count if isinstance(message, ReceivedMessage) else 0
+        client_loop().post(part.give_back_later, message_id, count)
+
+    async def _redeliver_unacknowledged(self) -> None:
+        """Everything received and not acked comes again, at once."""
+        self._check_open()
+        for part in self._parts.values():
+            part.redeliver_all()
+
+    redeliver_unacknowledged = blocking(_redeliver_unacknowledged)
+    redeliver_unacknowledged_async = awaitable(_redeliver_unacknowledged)
+
+    def _say(
+        self, message: ReceivedMessage | MessageId | Iterable[ReceivedMessage | MessageId]
+    ) -> list[PartitionConsumer]:
+        self._check_open()
+        if isinstance(message, (ReceivedMessage, MessageId)):
+            message_id, part = self._find(message)
+            part.say_acked(message_id)
+            return [part]
+        found = {}
+        for each in message:
+            message_id, part = self._find(each)
+            part.say_acked(message_id)
+            found[id(part)] = part
+        return list(found.values())
+
+    def _say_cumulative(self, message: ReceivedMessage | MessageId) -> PartitionConsumer:
+        self._check_open()
+        if self._subscription.kind.is_shared:
+            raise InvalidUse(
+                f"{self} shares its subscription: a cumulative ack would ack what others have; use"
+                " acknowledge()"
+            )
+        message_id, part = self._find(message)
+        part.say_acked(message_id, is_cumulative=True)
+        return part
+
+    async def _receipts(self, parts: Iterable[PartitionConsumer]) -> None:
+        await asyncio.gather(*[part.flush_with_receipt() for part in parts])
+
+    def _find(self, message: ReceivedMessage | MessageId) -> tuple[MessageId, PartitionConsumer]:
+        if isinstance(message, ReceivedMessage):
+            part = message.source
+            if not isinstance(part, PartitionConsumer) or part.topic_name not in self._parts:
+                raise InvalidUse(f"{message} was not received by {self}")
+            return message.message_id, part
+        parts = list(self._parts.values())
+        if len(parts) > 1:
+            parts = [each for each in parts if each.partition == message.partition]
+        if len(parts) != 1:
+            raise InvalidUse(
+                f"message id {message} does not say of which topic of {self} it is; give the"
+                " message"
+            )
+        return message, parts[0]
+
+    # ---- once more, elsewhere --------------------------------------------------------------------
+
+    async def _reconsume_later(
+        self,
+        message: ReceivedMessage,
+        delay_ms: int,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        """Ack a message, and get it again after a delay by way of the retry-letter topic.
+
+        After ``redeliveries_max`` times it goes to the dead-letter topic.
+        """
+        self._check_open()
+        if not self._options["is_retry_enabled"]:
+            raise InvalidUse(f"{self} was made without is_retry_enabled=True")
+        policy = self._options["dead_letter_policy"] or DeadLetterPolicy()
+        message_id, part = self._find(message)
+        whole = str(self._first_topic())
+        told, times = retry_properties(message, self.subscription_name, delay_ms)
+        told |= properties or {}
+        fields = letter_fields(message, told)
+        if times > policy.redeliveries_max:
+            topic = dead_letter_topic(policy, whole, self.subscription_name)
+            producer = await self._producer(topic, policy.initial_subscription)
+            self._dead_letters += 1
+        else:
+            topic = retry_letter_topic(policy, whole, self.subscription_name)
+            producer = await self._producer(topic, None)
+            fields["deliver_after_ms"] = delay_ms
+        await producer.send_async(message.data, **fields)
+        part.say_acked(message_id)
+
+    reconsume_later = blocking(_reconsume_later)
+    reconsume_later_async = awaitable(_reconsume_later)
+
+    def bury(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
+        """Send messages to the dead-letter topic, then ack them; on the client's thread."""
+        if len(self._letters) >= LETTERS_UNDER_WAY_MAX or self._is_closed:
+            if child.letters is not None:
+                child.letters.put_back(messages)
+            return
+        task = asyncio.get_running_loop().create_task(self._bury(child, messages))
+        self._letters.add(task)
+        task.add_done_callback(self._letters.discard)
+
+    async def _bury(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
+        policy = self._options["dead_letter_policy"]
+        if policy is None or child.letters is None:
+            return
+        topic = dead_letter_topic(policy, str(child.topic.whole), self.subscription_name)
+        epoch = child.epoch
+        try:
+            producer = await self._producer(topic, policy.initial_subscription)
+            for message in messages:
+                fields = letter_fields(message, dead_letter_properties(message))
+                await producer.send_async(message.data, **fields)
+                child.say_acked(message.message_id)
+                self._dead_letters += 1
+        except ClientError as problem:
+            _log.warning("dead letter not sent", extra={"topic": topic, "why": str(problem)})
+            if child.epoch == epoch:
+                child.letters.put_back(messages)
+                child.give_back_later(messages[0].message_id, messages[0].redelivery_count)
+
+    async def _producer(self, topic: str, subscription: str | None) -> LetterProducer:
+        """One for each topic of letters, made when it is first needed."""
+        task = self._producers.get(topic)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+
+            async def make() -> LetterProducer:
+                return await self._make_producer(topic, subscription)
+
+            task = self._producers[topic] = asyncio.get_running_loop().create_task(make())
+        return await asyncio.shield(task)
+
+    def _first_topic(self) -> Topic:
+        return next(iter(self._parts.values())).topic.whole if self._parts else parse_topic("none")
+
+    # ---- moving, pausing -------------------------------------------------------------------------
+
+    async def _seek(self, target: MessageId | int) -> None:
+        """Go to a message (of the only partition, or of the id's), or to a wall time in ms.
+
+        The message itself comes next only with ``is_start_inclusive``. ``MessageId.earliest`` and
+        ``latest`` are for all partitions.
+        """
+        self._check_open()
+        parts = list(self._parts.values())
+        is_place = target in (MessageId.earliest, MessageId.latest)
+        if isinstance(target, MessageId) and not is_place and len(parts) > 1:
+            parts = [self._find(target)[1]]
+        await asyncio.gather(*[part.seek(target) for part in parts])
+
+    seek = blocking(_seek)
+    seek_async = awaitable(_seek)
+
+    async def _last_message_ids(self) -> dict[str, MessageId]:
+        """Of each topic or partition: the id of its last message; (-1, -1) when it is empty."""
+        self._check_open()
+        parts = list(self._parts.values())
+        found = await asyncio.gather(*[part.last_message_id() for part in parts])
+        return {part.topic_name: last for part, (last, _) in zip(parts, found, strict=True)}
+
+    last_message_ids = blocking(_last_message_ids)
+    last_message_ids_async = awaitable(_last_message_ids)
+
+    async def _last_message_id(self) -> MessageId:
+        """The same for a topic without partitions."""
+        found = list((await self._last_message_ids()).values())
+        if len(found) != 1:
+            raise InvalidUse(f"{self} has {len(found)} topics or partitions: last_message_ids()")
+        return found[0]
+
+    last_message_id = blocking(_last_message_id)
+    last_message_id_async = awaitable(_last_message_id)
+
+    async def _pause(self) -> None:
+        """No more is asked for; what was granted already still comes (B32)."""
+        self._is_paused = True
+        for part in self._parts.values():
+            part.pause()
+
+    pause = blocking(_pause)
+    pause_async = awaitable(_pause)
+
+    async def _resume(self) -> None:
+        self._is_paused = False
+        for part in self._parts.values():
+            part.resume()
+
+    resume = blocking(_resume)
+    resume_async = awaitable(_resume)
+
+    async def _unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription and close this consumer; ``force``: also if others have it."""
+        self._check_open()
+        await asyncio.gather(*[part.unsubscribe(is_forced=force) for part in self._parts.values()])
+        await self.shut()
+
+    unsubscribe = blocking(_unsubscribe)
+    unsubscribe_async = awaitable(_unsubscribe)
+
+    # ---- what is known ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What the broker calls it."""
+        return self._subscription.consumer_name
+
+    @property
+    def topics(self) -> list[str]:
+        """Full names of topics and partitions it receives from."""
+        return list(self._parts)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while all parts have a connection."""
+        parts = list(self._parts.values())
+        return bool(parts) and all(part.handler.ready_connection is not None for part in parts)
+
+    @property
+    def has_reached_end_of_topic(self) -> bool:
+        """True when all topics were terminated and everything in them was acked."""
+        parts = list(self._parts.values())
+        return bool(parts) and all(part.has_reached_end for part in parts)
+
+    def why(self) -> Why:
+        """What it waits for, in one sentence; of several parts, what keeps most of them."""
+        if self._is_closed:
+            return Why(Waits.CLOSED, "it is closed")
+        parts = list(self._parts.values())
+        if not parts:
+            return Why(Waits.MESSAGES, "no topic matches its pattern yet")
+        found = [part.why() for part in parts]
+        if len(found) == 1:
+            return found[0]
+        worst = min(found, key=_weight)
+        same = sum([each.reason is worst.reason for each in found])
+        return Why(worst.reason, f"{same} of {len(found)} parts: {worst.text}", worst.lasted_ms)
+
+    def statistics(self) -> ConsumerStatistics:
+        """What happened so far, and how it stands."""
+        parts = list(self._parts.values())
+        counters = [part.counters for part in parts]
+        return ConsumerStatistics(
+            parts=len(parts),
+            messages=sum(each.messages for each in counters),
+            bytes=sum(each.bytes for each in counters),
+            acked=sum(each.acked for each in counters),
+            queued=sum(map(len, self.inboxes)),
+            queued_bytes=sum(inbox.bytes for inbox in self.inboxes),
+            permits_outstanding=sum(part.permits.outstanding for part in parts),
+            permits_gathered=sum(part.permits.gathered + part.taken for part in parts),
+            unacked_tracked=sum(len(part.tracker) for part in parts),
+            negative_acks=sum(len(part.negatives) for part in parts),
+            redeliveries_asked=sum(each.redeliveries_asked for each in counters),
+            dead_letters=self._dead_letters,
+            duplicates=sum(each.duplicates for each in counters),
+            corrupt=sum(each.corrupt for each in counters),
+            encrypted=sum(each.encrypted for each in counters),
+            chunked_pending=sum(len(part.chunks) for part in parts),
+            reconnects=sum(each.reconnects for each in counters),
+            why=self.why(),
+        )
+
+    def __str__(self) -> str:
+        topics = list(self._parts) or [str(self._topics)]
+        more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
+        return (
+            f"consumer {self.name!r} of subscription {self.subscription_name!r}, {topics[0]}{more}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self}: {self.why()}>"
+
+    # ---- opening and closing; the client's thread ------------------------------------------------
+
+    @property
+    def is_closed_before_producers(self) -> bool:
+        return True
+
+    async def open(self) -> None:
+        """Subscribe to all there is; raises what the first refusal was."""
+        names = await self._names()
+        topics = self._topics
+        is_several = isinstance(topics, re.Pattern) or len(topics) > 1
+        self._is_multiple = is_several or self._is_counted
+        await self._join(names)
+        if self._options["listener"] is not None:
+            self._start_listeners()
+        self._refresher = asyncio.get_running_loop().create_task(self._refresh_again())
+
+    async def shut(self) -> None:
+        """Close all parts; what was acked is sent first."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._refresher is not None and self._refresher is not asyncio.current_task():
+            self._refresher.cancel()
+        if self._letters:
+            await asyncio.gather(*self._letters, return_exceptions=True)
+        await asyncio.gather(*[part.close() for part in self._parts.values()])
+        for inbox in self.inboxes:
+            inbox.close(StateError(f"{self} is closed; make a new one"))
+        for task in self._producers.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await task.result().shut()
+            else:
+                task.cancel()
+        if self._notices is not None:
+            self._notices.shutdown(wait=False)
+        self._on_closed(self)
+
+    def close(self) -> None:
+        """Send the last acks and leave; again does nothing. A listener at work is waited for."""
+        client_loop().run(self.shut())
+        for thread in self._listeners:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    async def close_async(self) -> None:
+        """The same for any event loop, without waiting for a listener."""
+        await client_loop().on(self.shut())
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateError(f"{self} is closed; make a new one")
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    async def _names(self) -> list[Topic]:
+        """Topics and partitions there are now."""
+        topics = self._topics
+        if isinstance(topics, re.Pattern):
+            wholes = await self._matching(topics)
+        else:
+            wholes = list(topics)
+        counts = await asyncio.gather(*map(self._partitions, wholes))
+        names: dict[str, Topic] = {}
+        for topic, count in zip(wholes, counts, strict=True):
+            self._is_counted = self._is_counted or count > 0
+            for each in [topic.partition_at(n) for n in range(count)] or [topic]:
+                names[str(each)] = each
+        if len(names) > PARTS_MAX:
+            raise InvalidUse(
+                f"{len(names)} topics and partitions, at most {PARTS_MAX} are possible"
+            )
+        return list(names.values())
+
+    async def _partitions(self, topic: Topic) -> int:
+        cluster = self._cluster
+        return await cluster.retried(lambda: cluster.partitions(topic), f"partitions of {topic}")
+
+    async def _matching(self, pattern: re.Pattern[str]) -> list[Topic]:
+        namespace, bare = split_pattern(pattern)
+        cluster, domain = self._cluster, self._options["pattern_domain"]
+        found = await cluster.retried(
+            lambda: cluster.topics(namespace, domain), f"topics of namespace {namespace}"
+        )
+        wholes = {str(topic.whole): topic.whole for topic in map(parse_topic, found)}
+        return [each for name, each in sorted(wholes.items()) if bare.fullmatch(_undomained(name))]
+
+    async def _join(self, names: Sequence[Topic]) -> None:
+        """Subscribe to these, all or none; then let all of them flow."""
+        new = [each for each in names if str(each) not in self._parts]
+        if not new:
+            return
+        size = self._queue_size(len(self._parts) + len(new))
+        parts = [
+            PartitionConsumer(
+                self,
+                self._cluster,
+                each,
+                self._subscription,
+                queue_size=size,
+                has_parent=self._is_multiple,
+            )
+            for each in new
+        ]
+        turns = asyncio.Semaphore(OPENED_AT_ONCE)
+
+        async def opened(part: PartitionConsumer) -> None:
+            async with turns:
+                await part.open()
+
+        results = await asyncio.gather(*map(opened, parts), return_exceptions=True)
+        problem = next((each for each in results if isinstance(each, BaseException)), None)
+        if problem is not None or self._is_closed:
+            await asyncio.gather(*[part.close() for part in parts])
+            raise problem or StateError(f"{self} was closed while it was opened")
+        for part in parts:
+            self._parts[part.topic_name] = part
+        for part in parts:
+            if self._is_paused:
+                part.pause()
+            part.start_flow()
+
+    def _queue_size(self, parts: int) -> int:
+        size = self._options["receiver_queue_size"]
+        total = self._options["max_total_receiver_queue_size_across_partitions"]
+        return size if parts <= 1 else min(size, max(1, total // parts))
+
+    async def _refresh_again(self) -> None:
+        is_pattern = isinstance(self._topics, re.Pattern)
+        while not self._is_closed and (is_pattern or self._is_counted):
+            await asyncio.sleep(self._options["pattern_refresh_ms"] / 1000)
+            try:
+                await self.refresh()
+            except ClientError as problem:
+                _log.warning("topics not looked for", extra={"of": str(self), "why": str(problem)})
+
+    async def refresh(self) -> None:
+        """Join what is new, leave what is gone; on the client's thread."""
+        names = await self._names()
+        await self._join(names)
+        if isinstance(self._topics, re.Pattern):
+            wanted = set(map(str, names))
+            for name in [each for each in self._parts if each not in wanted]:
+                await self._parts.pop(name).close()
+
+    # ---- notices ---------------------------------------------------------------------------------
+
+    def _room(self) -> None:
+        """From any thread, locked: reading may go on."""
+        client_loop().post(self._review)
+
+    def _review(self) -> None:
+        for part in self._parts.values():
+            connection = part.handler.ready_connection
+            if connection is not None:
+                connection.review_reading()
+
+    def _waits(self) -> None:
+        """From any thread, locked: somebody waits for a message."""
+        if not self._options["receiver_queue_size"]:
+            client_loop().post(self._ask)
+            return
+        for part in self._parts.values():
+            connection = part.handler.connection
+            if connection is not None and not connection.is_reading:
+                client_loop().post(self._review)
+                return
+
+    def _ask(self) -> None:
+        for part in self._parts.values():
+            part.ask()
+
+    def active_changed(self, child: PartitionConsumer, is_active: bool | None) -> None:
+        """Tell the application, in the order of the changes."""
+        listener = self._options["active_listener"]
+        if listener is None or self._is_closed:
+            return
+        if self._notices is None:
+            self._notices = ThreadPoolExecutor(1, "penstock-active")
+        self._notices.submit(self._tell, listener, child.topic_name, is_active)
+
+    def _tell(self, listener: Callable[..., object], topic: str, is_active: bool | None) -> None:
+        try:
+            listener(self, topic, is_active)
+        except Exception:
+            _log.exception("listener for active changes failed", extra={"of": str(self)})
+
+    def inbox_for(self, message: ReceivedMessage) -> Inbox:
+        """The same for all that must stay in order."""
+        if self._subscription.kind is SubscriptionType.KEY_SHARED:
+            token = message.ordering_key or message.key_bytes or b""
+        else:
+            token = message.topic.encode()
+        return self.inboxes[crc32(token) % len(self.inboxes)]
+
+    def _start_listeners(self) -> None:
+        for number in range(self._options["listener_threads"]):
+            inbox = self.inboxes[number % len(self.inboxes)]
+            name = f"penstock-listener-{self.name}-{number}"
+            thread = threading.Thread(target=self._listen, args=(inbox,), name=name, daemon=True)
+            self._listeners.append(thread)
+            thread.start()
+
+    def _listen(self, inbox: Inbox) -> None:
+        listener = self._options["listener"]
+        while listener is not None:
+            try:
+                message = inbox.take_within(None)
+            except ClientError:
+                return
+            if message is None:
+                continue
+            try:
+                listener(self, message)
+            except Exception:
+                # As with Pulsar's clients: it is not acked, and comes again by what was chosen.
+                _log.exception("listener failed", extra={"message": repr(message)})
+
+
+def letter_fields(message: ReceivedMessage, properties: dict[str, str]) -> dict[str, Any]:
+    """All of a message but its body, for who sends it elsewhere."""
+    key, raw = message.key, message.key_bytes
+    return {
+        "key": key if key is None or raw == key.encode() else raw,
+        "ordering_key": message.ordering_key,
+        "event_time_ms": message.event_time_ms,
+        "properties": properties,
+    }
+
+
+def split_pattern(pattern: re.Pattern[str]) -> tuple[str, re.Pattern[str]]:
+    """The namespace a pattern is for, and the pattern for ``tenant/namespace/topic``."""
+    text = _undomained(pattern.pattern)
+    parts = text.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", text]
+    if len(parts) != 3:
+        raise InvalidUse(f"pattern {pattern.pattern!r}: use 'tenant/namespace/regular expression'")
+    tenant, namespace, local = parts
+    parse_topic(f"{tenant}/{namespace}/x")
+    found = f"{re.escape(tenant)}/{re.escape(namespace)}/(?:{local})"
+    return f"{tenant}/{namespace}", re.compile(found, pattern.flags)
+
+
+def _undomained(name: str) -> str:
+    return name.partition("://")[2] if "://" in name else name
+
+
+def _check(
+    topics: Sequence[Topic] | re.Pattern[str], subscription_name: str, options: ConsumerOptions
+) -> None:
+    """What can be known to be wrong before anything is sent (B8, B9)."""
+    check_subscription(subscription_name)
+    kind = options["subscription_type"]
+    is_single = kind in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+    if isinstance(topics, re.Pattern):
+        split_pattern(topics)
+        is_persistent = options["pattern_domain"] == "persistent"
+        if options["is_retry_enabled"]:
+            raise InvalidUse("is_retry_enabled is not for patterns: name the topics")
+    else:
+        is_persistent = all(each.is_persistent for each in topics)
+        if not topics:
+            raise InvalidUse("a consumer needs a topic, several, or a compiled pattern")
+    if options["is_read_compacted"] and (not is_persistent or not is_single):
+        raise InvalidUse(
+            "is_read_compacted is for persistent topics and for exclusive or failover"
+            " subscriptions only"
+        )
+    if options["active_listener"] is not None and kind is not SubscriptionType.FAILOVER:
+        raise InvalidUse("active_listener is for failover subscriptions only")
+    has_start = options["start_message_id"] is not None or options["start_rollback_s"]
+    if has_start and options["is_durable"]:
+        raise InvalidUse(
+            "a durable subscription begins at initial_position; start_message_id and"
+            " start_rollback_s are for is_durable=False, or use seek()"
+        )
+    if options["sticky_ranges"] is not None:
+        _check_ranges(kind, options["sticky_ranges"])
+    policy = options["dead_letter_policy"]
+    if policy is not None and not kind.is_shared:
+        raise InvalidUse("dead_letter_policy is for shared and key-shared subscriptions only")
+    if policy is not None and policy.redeliveries_max < 1:
+        raise InvalidUse(f"redeliveries_max is {policy.redeliveries_max}, at least 1 is needed")
+
+
+def _check_ranges(kind: SubscriptionType, ranges: Sequence[tuple[int, int]]) -> None:
+    if kind is not SubscriptionType.KEY_SHARED:
+        raise InvalidUse("sticky_ranges are for key-shared subscriptions only")
+    ordered = sorted(ranges)
+    if not ordered:
+        raise InvalidUse("sticky_ranges must not be empty; None = an equal share")
+    for start, end in ordered:
+        if not 0 <= start <= end <= 65_535:
+            raise InvalidUse(f"sticky range {start}..{end} is not within 0..65535")
+    for (_, end), (start, _) in pairwise(ordered):
+        if start <= end:
+            raise InvalidUse(f"sticky ranges overlap at {start}")
+
+
+_WEIGHTS: Final = (
+    Waits.CLOSED,
+    Waits.CONNECTION,
+    Waits.RESUME,
+    Waits.APPLICATION,
+    Waits.ACKS,
+    Waits.NOTHING,
+    Waits.MESSAGES,
+    Waits.ACTIVE,
+)
+
+
+def _weight(why: Why) -> int:
+    return _WEIGHTS.index(why.reason) if why.reason in _WEIGHTS else len(_WEIGHTS)
+
+
+def topics_of(
+    given: str | Sequence[str] | re.Pattern[str], *, retry_topic: str | None = None
+) -> Sequence[Topic] | re.Pattern[str]:
+    """What an application named, checked; raises ``InvalidUse``."""
+    if isinstance(given, re.Pattern):
+        return given
+    names = [given] if isinstance(given, str) else list(given)
+    if retry_topic is not None:
+        names.append(retry_topic)
+    found = {str(topic): topic for topic in map(parse_topic, names)}
+    return list(found.values())

@@ -1,0 +1,243 @@
+"""What a MESSAGE brings, opened: checksum, compression, batches, messages in chunks.
+
+    | 0x0e02, size, broker's metadata | 0x0e01, crc32c | size, metadata | payload |
+
+An entry is a message, a batch of them, or a chunk of one. What cannot be read is acked with the
+reason (``Corrupt.error``), as Pulsar's clients do: nobody could ever read it.
+
+``Chunks`` puts messages together; several producers may send theirs at the same time. Bounds:
+``pending_chunked_max`` messages and ``chunked_bytes_max`` bytes under way; the oldest gives way.
+One whose next chunk does not come within ``chunked_expire_ms`` is given up, too. What was given up
+is not acked and comes again with the next redelivery. ``INFLATED_BYTES_MAX`` of what is compressed.
+
+Pure: bytes and time are arguments.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.client.pulsar.consumer.acks import Entry
+from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.schema import Schema
+from penstock.wire.pulsar.facts import inflate
+from penstock.wire.pulsar.frames import check
+from penstock.wire.pulsar.metadata import Unreadable, read_metadata, read_single
+from penstock.wire.pulsar.protocol_pb2 import CommandAck, MessageMetadata
+
+INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Of one entry. A batch of small messages may be compressed a hundredfold."""
+BATCH_MESSAGES_MAX: Final = 1_000_000
+
+_BROKER_METADATA: Final = b"\x0e\x02"
+_SIZE: Final = Struct(">I")
+
+
+class Corrupt(Exception):
+    """An entry that nobody can read."""
+
+    def __init__(self, text: str, error: CommandAck.ValidationError, messages: int = 1) -> None:
+        super().__init__(text)
+        self.error = error
+        self.messages = messages
+        """How many permits it took."""
+
+
+class Encrypted(Exception):
+    """An entry for which a key is needed, which this client does not have."""
+
+
+class Opened(NamedTuple):
+    """The payload of an entry, as its producer gave it to the client."""
+
+    metadata: MessageMetadata
+    payload: bytes
+    messages: int
+    """What it took of the permits, if nothing of it was acked before."""
+    is_batch: bool
+    is_chunk: bool
+
+
+def open_entry(tail: bytes) -> Opened:
+    """Raises ``Corrupt`` or ``Encrypted``. The payload of a chunk is as it came."""
+    if tail.startswith(_BROKER_METADATA) and len(tail) >= 6:
+        (size,) = _SIZE.unpack_from(tail, 2)
+        tail = tail[6 + size :]
+    if not check(tail):
+        raise Corrupt("its checksum is wrong", CommandAck.ChecksumMismatch)
+    try:
+        metadata, at = read_metadata(tail)
+    except Unreadable as problem:
+        raise Corrupt(str(problem), CommandAck.BatchDeSerializeError) from None
+    is_batch = metadata.HasField("num_messages_in_batch")
+    messages = metadata.num_messages_in_batch if is_batch else 1
+    if not 0 < messages <= BATCH_MESSAGES_MAX:
+        raise Corrupt(f"a batch of {messages}", CommandAck.BatchDeSerializeError)
+    if metadata.encryption_keys:
+        raise Encrypted(f"{messages} messages")
+    payload = tail[at:]
+    is_chunk = metadata.num_chunks_from_msg > 1
+    if metadata.compression and not is_chunk:
+        payload = inflated(metadata, payload, messages)
+    return Opened(metadata, payload, messages, is_batch, is_chunk)
+
+
+def inflated(metadata: MessageMetadata, payload: bytes, messages: int = 1) -> bytes:
+    """Raises ``Corrupt``."""
+    size = metadata.uncompressed_size
+    try:
+        return inflate(payload, metadata.compression, size, INFLATED_BYTES_MAX)
+    except ValueError as problem:
+        error = CommandAck.UncompressedSizeCorruption
+        if size <= INFLATED_BYTES_MAX:
+            error = CommandAck.DecompressionError
+        raise Corrupt(str(problem), error, messages) from None
+
+
+class Origin(NamedTuple):
+    """Where messages come from, for all of an entry."""
+
+    topic: str
+    entry: Entry
+    partition: int
+    redelivery_count: int
+    schema: Schema | None
+    source: object
+    epoch: int
+
+
+def single_message(opened: Opened, origin: Origin, message_id: MessageId) -> ReceivedMessage:
+    return ReceivedMessage(
+        origin.topic,
+        message_id,
+        opened.payload,
+        opened.metadata,
+        schema=origin.schema,
+        redelivery_count=origin.redelivery_count,
+        source=origin.source,
+        epoch=origin.epoch,
+    )
+
+
+def batch_messages(opened: Opened, origin: Origin, left: int) -> list[ReceivedMessage]:
+    """Messages of a batch; ``left`` has a bit for each that is wanted. Raises ``Corrupt``."""
+    found = []
+    at, payload, size = 0, opened.payload, opened.messages
+    metadata, schema = opened.metadata, origin.schema
+    topic, (ledger_id, entry_id), partition = origin.topic, origin.entry, origin.partition
+    count, source, epoch = origin.redelivery_count, origin.source, origin.epoch
+    try:
+        for index in range(size):
+            single, body_at = read_single(payload, at)
+            at = body_at + single.payload_size
+            if not left >> index & 1 or single.compacted_out:
+                continue
+            found.append(
+                ReceivedMessage(
+                    topic,
+                    MessageId(ledger_id, entry_id, partition, index, size),
+                    payload[body_at:at],
+                    metadata,
+                    single=single,
+                    schema=schema,
+                    redelivery_count=count,
+                    source=source,
+                    epoch=epoch,
+                )
+            )
+    except Unreadable as problem:
+        raise Corrupt(str(problem), CommandAck.BatchDeSerializeError, size) from None
+    return found
+
+
+# ---- chunks -------------------------------------------------------------------------------------
+
+
+class _Pieces:
+    __slots__ = ("bytes", "entries", "parts", "seen_ms", "total")
+
+    def __init__(self, total: int, now_ms: int) -> None:
+        self.total = total
+        self.parts: list[bytes] = []
+        self.entries: list[Entry] = []
+        self.bytes = 0
+        self.seen_ms = now_ms
+
+
+class Chunks:
+    """Messages that come in pieces, of one partition."""
+
+    def __init__(self, *, pending_max: int, bytes_max: int, expire_ms: int) -> None:
+        self._pending_max = pending_max
+        self._bytes_max = bytes_max
+        self._expire_ms = expire_ms
+        self._pending: dict[str, _Pieces] = {}
+        self._whole: dict[Entry, list[Entry]] = {}
+        """Of messages that are put together: all entries, by that of the last chunk."""
+        self.bytes = 0
+        self.given_up = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, opened: Opened, entry: Entry, now_ms: int) -> Opened | None:
+        """The message, when this was the last piece of it; raises ``Corrupt``."""
+        metadata = opened.metadata
+        name, number, total = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
+        pending = self._pending.get(name)
+        if pending is not None and number < len(pending.parts) and entry in pending.entries:
+            # It came again, while the others are awaited.
+            return None
+        if number == 0:
+            self._drop(name, is_given_up=False)
+            pending = self._pending[name] = _Pieces(total, now_ms)
+        if pending is None or number != len(pending.parts) or total != pending.total:
+            # Its beginning was given up, or is in another consumer's hands.
+            self._drop(name)
+            return None
+        pending.parts.append(opened.payload)
+        pending.entries.append(entry)
+        pending.bytes += len(opened.payload)
+        pending.seen_ms = now_ms
+        self.bytes += len(opened.payload)
+        if number + 1 < total:
+            self._make_room(name)
+            return None
+        payload = b"".join(pending.parts)
+        self._drop(name, is_given_up=False)
+        self._whole[entry] = pending.entries
+        if metadata.compression:
+            payload = inflated(metadata, payload)
+        return opened._replace(payload=payload, is_chunk=False)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up those whose next chunk does not come."""
+        limit_ms = now_ms - self._expire_ms
+        for name in [name for name, each in self._pending.items() if each.seen_ms < limit_ms]:
+            self._drop(name)
+
+    def entries_of(self, entry: Entry) -> list[Entry] | None:
+        """All entries of the message whose last chunk is this one; None = it came in one."""
+        return self._whole.get(entry)
+
+    def settled(self, entry: Entry) -> None:
+        self._whole.pop(entry, None)
+
+    def clear(self) -> None:
+        """The connection was lost: all of it comes again."""
+        self._pending.clear()
+        self.bytes = 0
+
+    def _make_room(self, newest: str) -> None:
+        while len(self._pending) > self._pending_max or self.bytes > self._bytes_max:
+            oldest = next(iter(self._pending))
+            self._drop(oldest)
+            if oldest == newest:
+                break
+
+    def _drop(self, name: str, *, is_given_up: bool = True) -> None:
+        pending = self._pending.pop(name, None)
+        if pending is not None:
+            self.bytes -= pending.bytes
+            self.given_up += is_given_up

@@ -1,0 +1,875 @@
+"""A consumer of one topic or partition: SUBSCRIBE, what comes, what is acked, and coming back.
+
+It lives on the client's thread. Its application is on others: those take messages from an
+``Inbox``, and leave acks in a list of their own that is looked at once per group.
+
+After every SUBSCRIBE (B20-B26): what was received and not handed out is thrown away and its first
+id remembered; a durable subscription starts where the broker knows, one that is not starts with
+that first message, or behind the last one handed out when there was none; permits begin at 0, and
+candidates for the dead-letter topic are forgotten.
+
+Not here: several of them as one (``consumer.py``), connecting (``handler.py`` a folder up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from threading import RLock
+from typing import Final, NamedTuple, Protocol
+
+from penstock.client.loop import client_loop
+from penstock.client.pulsar.connection import Connection
+from penstock.client.pulsar.consumer.acks import AckGroup, Entry, ack_command, entry_id
+from penstock.client.pulsar.consumer.entries import (
+    Chunks,
+    Corrupt,
+    Encrypted,
+    Opened,
+    Origin,
+    batch_messages,
+    open_entry,
+    single_message,
+)
+from penstock.client.pulsar.consumer.inbox import Inbox
+from penstock.client.pulsar.consumer.permits import Permits
+from penstock.client.pulsar.consumer.redelivery import DeadLetters, NegativeAcks, UnackedTracker
+from penstock.client.pulsar.errors import ClientError, Refused, Unreachable
+from penstock.client.pulsar.handler import Handler, HandlerState
+from penstock.client.pulsar.lookup import Cluster
+from penstock.client.pulsar.message import EARLIEST, LATEST, MessageId, ReceivedMessage
+from penstock.client.pulsar.options import ConsumerOptions, InitialPosition, SubscriptionType
+from penstock.client.pulsar.schema import Schema
+from penstock.client.pulsar.topics import Topic
+from penstock.client.pulsar.why import Waits, Why
+from penstock.wire.pulsar.frames import Frame, signed
+from penstock.wire.pulsar.protocol_pb2 import (
+    BaseCommand,
+    CommandMessage,
+    CommandSubscribe,
+    KeySharedMeta,
+    KeySharedMode,
+)
+
+_log = logging.getLogger(__name__)
+
+NEVER: Final = 1 << 62
+_SUB_TYPES: Final = {
+    SubscriptionType.EXCLUSIVE: CommandSubscribe.Exclusive,
+    SubscriptionType.SHARED: CommandSubscribe.Shared,
+    SubscriptionType.FAILOVER: CommandSubscribe.Failover,
+    SubscriptionType.KEY_SHARED: CommandSubscribe.Key_Shared,
+}
+_POSITIONS: Final = {
+    InitialPosition.LATEST: CommandSubscribe.Latest,
+    InitialPosition.EARLIEST: CommandSubscribe.Earliest,
+}
+REDELIVERED_PER_COMMAND: Final = 1_000
+
+
+class Subscription(NamedTuple):
+    """What all consumers of one application's subscription have in common."""
+
+    name: str
+    consumer_name: str
+    options: ConsumerOptions
+    schema: Schema | None
+
+    @property
+    def kind(self) -> SubscriptionType:
+        return self.options["subscription_type"]
+
+
+class Host(Protocol):
+    """The application's consumer, of which this is a part."""
+
+    inboxes: Sequence[Inbox]
+    lock: RLock
+
+    def active_changed(self, child: PartitionConsumer, is_active: bool | None) -> None: ...
+
+    def bury(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
+        """Send messages to the dead-letter topic, then ack them; put them back when it fails."""
+        ...
+
+    def inbox_for(self, message: ReceivedMessage) -> Inbox: ...
+
+
+class Counters:
+    """What happened to one consumer so far."""
+
+    __slots__ = (
+        "acked", "bytes", "corrupt", "duplicates", "encrypted", "messages", "reconnects",
+        "redeliveries_asked",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.acked = 0
+        self.corrupt = 0
+        self.encrypted = 0
+        self.duplicates = 0
+        self.redeliveries_asked = 0
+        self.reconnects = 0
+
+
+class PartitionConsumer:
+    """One SUBSCRIBE at one broker; a ``Handled`` of its ``Handler`` and a ``Source`` of inboxes."""
+
+    def __init__(
+        self,
+        host: Host,
+        cluster: Cluster,
+        topic: Topic,
+        subscription: Subscription,
+        *,
+        queue_size: int,
+        has_parent: bool,
+    ) -> None:
+        options = subscription.options
+        self.topic: Final = topic
+        self.topic_name: Final = str(topic)
+        self.partition: Final = topic.partition
+        self.consumer_id: Final = cluster.next_consumer_id()
+        self.permits: Final = Permits(queue_size)
+        self.acks: Final = AckGroup(has_batch_index_acks=options["has_batch_index_acks"])
+        self.tracker: Final = UnackedTracker(options["ack_timeout_ms"])
+        self.negatives: Final = NegativeAcks(
+            options["negative_ack_delay_ms"], options["negative_ack_backoff"]
+        )
+        policy = options["dead_letter_policy"]
+        self.letters: Final = None if policy is None else DeadLetters(policy)
+        self.chunks: Final = Chunks(
+            pending_max=options["pending_chunked_max"],
+            bytes_max=options["chunked_bytes_max"],
+            expire_ms=options["chunked_expire_ms"],
+        )
+        self.counters: Final = Counters()
+        self.is_active: bool | None = None
+        """Of a failover subscription: whether this one gets messages; None = not told yet."""
+        self.has_reached_end = False
+        # Of the inbox's lock.
+        self.epoch = -1
+        self.taken = 0
+        self.taken_post_at = self.permits.refill_at if queue_size else NEVER
+        self.last_taken: MessageId | None = None
+        self._noted: list[Entry] = []
+        self._is_noted_posted = False
+        self._said: list[tuple[MessageId, bool]] = []
+        """Acks of the application, True for cumulative ones."""
+        self._are_acks_begun = False
+        # Of the client's thread.
+        self._host = host
+        self._cluster = cluster
+        self._subscription = subscription
+        self._options = options
+        self._has_parent = has_parent
+        self._start = options["start_message_id"]
+        self._is_start_inclusive = options["is_start_inclusive"]
+        self._start_ms = 0
+        """Wall time before which nothing is wanted, after a seek by time."""
+        self._rollback_s = options["start_rollback_s"]
+        self._redeliver_epoch = 0
+        self._back = 0
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._negative_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
+        self.handler: Final = Handler(self, cluster, topic, what)
+
+    # ---- connecting ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.handler.open()
+        if self._options["ack_timeout_ms"]:
+            self._tick()
+
+    async def opened(self, connection: Connection) -> None:
+        """SUBSCRIBE on a new connection."""
+        first = self._begin_epoch()
+        if not self._options["is_durable"]:
+            self._go_on_from(first)
+        connection.add_consumer(self.consumer_id, self)
+        request_id = self._cluster.pool.next_request_id()
+        await connection.request(self._subscribe(request_id), request_id, self.handler.what)
+        if self.handler.is_over:
+            return
+        is_first = self.epoch == 0
+        if not is_first:
+            self.counters.reconnects += 1
+        may_start = not (is_first and self._has_parent and self._options["is_durable"])
+        self._flow(connection, self.permits.connected(may_start=may_start))
+        if not self.permits.queue_size:
+            self._ask(connection)
+        self._flush(connection)
+
+    def forget(self, connection: Connection) -> None:
+        connection.remove_consumer(self.consumer_id)
+
+    def lost(self, why: str) -> None:
+        self.permits.disconnected()
+        if self._subscription.kind is SubscriptionType.FAILOVER:
+            self.is_active = None
+            self._host.active_changed(self, None)
+
+    def failed(self, error: ClientError) -> None:
+        self.permits.disconnected()
+
+    def is_final(self, error: ClientError) -> bool:
+        return False
+
+    def connection_lost(self, connection: Connection, why: str) -> None:
+        self.handler.connection_lost(connection, why)
+
+    def start_flow(self) -> None:
+        """The parent has all its children: this one may receive, too (B29)."""
+        connection = self.handler.ready_connection
+        if connection is not None:
+            self._flow(connection, self.permits.start())
+            if not self.permits.queue_size:
+                self._ask(connection)
+
+    def _begin_epoch(self) -> MessageId | None:
+        """Throw away what nobody has; the first id of it."""
+        with self._host.lock:
+            gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
+            self.taken = 0
+            self._noted.clear()
+            self.epoch += 1
+        self.acks.reconnected()
+        self.tracker.clear()
+        self.negatives.clear()
+        self.chunks.clear()
+        if self.letters is not None:
+            self.letters.clear()
+        ids = [each.message_id for each in gone]
+        return min(ids, key=_position) if ids else None
+
+    def _go_on_from(self, first: MessageId | None) -> None:
+        """Not durable: the broker forgot where this one was (B22)."""
+        if first is not None:
+            self._start, self._is_start_inclusive = first.first_chunk or first, True
+            self._rollback_s = 0
+        elif self.last_taken is not None:
+            self._start, self._is_start_inclusive = self.last_taken, False
+            self._rollback_s = 0
+
+    def _subscribe(self, request_id: int) -> BaseCommand:
+        options, subscription = self._options, self._subscription
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        it = command.subscribe
+        it.topic, it.subscription = self.topic_name, subscription.name
+        it.subType = _SUB_TYPES[subscription.kind]
+        it.consumer_id, it.request_id = self.consumer_id, request_id
+        it.consumer_name = subscription.consumer_name
+        it.priority_level = options["priority_level"]
+        it.durable = options["is_durable"]
+        it.read_compacted = options["is_read_compacted"]
+        it.initialPosition = _POSITIONS[options["initial_position"]]
+        it.replicate_subscription_state = options["is_replicated"]
+        it.force_topic_creation = True
+        if not options["is_durable"]:
+            if self._start is not None:
+                start = it.start_message_id
+                data = self._start.to_wire()
+                start.ledgerId, start.entryId = data.ledgerId, data.entryId
+                if self._start.batch_index >= 0:
+                    start.batch_index = self._start.batch_index
+            if self._rollback_s:
+                it.start_message_rollback_duration_sec = self._rollback_s
+        for name, value in (options["properties"] or {}).items():
+            it.metadata.add(key=name, value=value)
+        for name, value in (options["subscription_properties"] or {}).items():
+            it.subscription_properties.add(key=name, value=value)
+        schema = None if subscription.schema is None else subscription.schema.to_wire()
+        if schema is not None:
+            it.schema.CopyFrom(schema)
+        if subscription.kind is SubscriptionType.KEY_SHARED:
+            it.keySharedMeta.CopyFrom(_key_shared(options))
+        if not subscription.kind.is_shared:
+            it.consumer_epoch = self._redeliver_epoch
+        return command
+
+    # ---- what comes ------------------------------------------------------------------------------
+
+    @property
+    def holds_reading(self) -> bool:
+        return any(inbox.is_full for inbox in self._host.inboxes)
+
+    @property
+    def awaits_answer(self) -> bool:
+        return any(inbox.receivers > len(inbox) for inbox in self._host.inboxes)
+
+    def received(self, frames: list[Frame]) -> None:
+        """Messages go to the inbox in one piece; notices are for this one."""
+        found: list[ReceivedMessage] = []
+        is_closed = False
+        for command, tail in frames:
+            kind = command.type
+            if kind == BaseCommand.MESSAGE:
+                self._message(command.message, tail, found)
+            elif kind == BaseCommand.CLOSE_CONSUMER:
+                is_closed = True
+            elif kind == BaseCommand.ACTIVE_CONSUMER_CHANGE:
+                self.is_active = command.active_consumer_change.is_active
+                self._host.active_changed(self, self.is_active)
+            elif kind == BaseCommand.REACHED_END_OF_TOPIC:
+                self.has_reached_end = True
+        if found:
+            self.counters.messages += len(found)
+            self.counters.bytes += sum([len(each.data) for each in found])
+            self._hand_over(found)
+        if is_closed:
+            self.handler.closed_by_broker()
+            return
+        self._give_back()
+
+    def _hand_over(self, messages: list[ReceivedMessage]) -> None:
+        inboxes = self._host.inboxes
+        if len(inboxes) == 1:
+            inboxes[0].put(messages)
+            return
+        lists: dict[int, tuple[Inbox, list[ReceivedMessage]]] = {}
+        for message in messages:
+            inbox = self._host.inbox_for(message)
+            lists.setdefault(id(inbox), (inbox, []))[1].append(message)
+        for inbox, mine in lists.values():
+            inbox.put(mine)
+
+    def _message(self, message: CommandMessage, tail: bytes, found: list[ReceivedMessage]) -> None:
+        data = message.message_id
+        entry = signed(data.ledgerId), signed(data.entryId)
+        try:
+            opened = open_entry(tail)
+            charged = opened.messages
+            if message.ack_set:
+                charged = sum([(word & (2**64 - 1)).bit_count() for word in message.ack_set])
+            self.permits.arrived(charged)
+            mine = self._open(message, entry, opened)
+        except Corrupt as problem:
+            self._discard(entry, problem)
+            return
+        except Encrypted as problem:
+            self.counters.encrypted += 1
+            self.permits.arrived(1)
+            self._back += 1
+            _log.warning(
+                "a message is encrypted and is not handed out",
+                extra={"topic": self.topic_name, "entry": entry, "what": str(problem)},
+            )
+            return
+        if charged > len(mine):
+            self._back += charged - len(mine)
+        if self.letters is not None and self.letters.judge(mine, message.redelivery_count):
+            self._back += len(mine)
+            self.redeliver([entry])
+            return
+        found += mine
+
+    def _open(self, message: CommandMessage, entry: Entry, opened: Opened) -> list[ReceivedMessage]:
+        """Messages of an entry that are to be handed out."""
+        if message.HasField("consumer_epoch") and message.consumer_epoch < self._redeliver_epoch:
+            # Sent before the broker heard that all is wanted again.
+            return []
+        whole: Opened | None = opened
+        chunks: list[Entry] | None = None
+        if opened.is_chunk:
+            whole = self.chunks.add(opened, entry, self._cluster.clock.monotonic_ms())
+            if whole is None:
+                self._expire_chunks_later()
+                return []
+            chunks = self.chunks.entries_of(entry)
+        if whole is None or self._is_unwanted(opened):
+            return []
+        origin = Origin(
+            self.topic_name,
+            entry,
+            self.partition,
+            message.redelivery_count,
+            self._subscription.schema,
+            self,
+            self.epoch,
+        )
+        if whole.is_batch:
+            left = self.acks.arrived(entry, whole.messages, message.ack_set)
+            if self._start is not None and not self._start_is_a_place(self._start):
+                for index in range(whole.messages):
+                    if self._is_before_start(entry, index):
+                        left &= ~(1 << index)
+            if self.acks.is_acked(entry):
+                left = 0
+            return batch_messages(whole, origin, left) if left else []
+        if self._is_before_start(entry, -1) or self.acks.is_acked(entry):
+            self.counters.duplicates += 1
+            return []
+        first = None if not chunks else MessageId(*chunks[0], self.partition)
+        message_id = MessageId(*entry, self.partition, first_chunk=first)
+        return [single_message(whole, origin, message_id)]
+
+    def _is_unwanted(self, opened: Opened) -> bool:
+        return bool(self._start_ms) and opened.metadata.publish_time < self._start_ms
+
+    @staticmethod
+    def _start_is_a_place(start: MessageId) -> bool:
+        return start in (EARLIEST, LATEST)
+
+    def _is_before_start(self, entry: Entry, index: int) -> bool:
+        """The broker begins with a whole entry; what is before the start id is not wanted."""
+        start = self._start
+        if start is None or self._start_is_a_place(start):
+            return False
+        if entry != start.entry:
+            return entry < start.entry and not self._options["is_durable"]
+        if start.batch_index < 0 or index < 0:
+            return not self._is_start_inclusive
+        if self._is_start_inclusive:
+            return index < start.batch_index
+        return index <= start.batch_index
+
+    def _discard(self, entry: Entry, problem: Corrupt) -> None:
+        """Nobody can read it: the broker is told so with its ack."""
+        self.counters.corrupt += 1
+        self.permits.arrived(problem.messages)
+        self._back += problem.messages
+        _log.warning(
+            "an entry cannot be read and is acked",
+            extra={"topic": self.topic_name, "entry": entry, "why": str(problem)},
+        )
+        command = ack_command(self.consumer_id, [entry_id(entry)])
+        command.ack.validation_error = problem.error
+        connection = self.handler.ready_connection
+        if connection is not None:
+            connection.send(command)
+
+    # ---- permits ---------------------------------------------------------------------------------
+
+    def note_taken(self, message: ReceivedMessage) -> None:
+        """Under the lock: remember what may have to come again."""
+        if self.tracker.timeout_ms:
+            self._noted.append(message.message_id.entry)
+
+    def post_taken(self) -> None:
+        """From any thread, under the lock."""
+        if not self._is_noted_posted:
+            self._is_noted_posted = True
+            client_loop().post(self.look_at_taken)
+
+    def look_at_taken(self) -> None:
+        """The application took messages: their places are free."""
+        with self._host.lock:
+            self._is_noted_posted = False
+            count, self.taken = self.taken, 0
+            noted, self._noted = self._noted, []
+        if noted:
+            now_ms = self._cluster.clock.monotonic_ms()
+            for entry in noted:
+                self.tracker.add(entry, now_ms)
+        self._back += count
+        self._give_back()
+
+    def ask(self) -> None:
+        """A queue of 0: somebody waits for a message (B30)."""
+        connection = self.handler.ready_connection
+        if connection is not None:
+            self._ask(connection)
+            connection.review_reading()
+
+    def pause(self) -> None:
+        self.permits.pause()
+
+    def resume(self) -> None:
+        self.look_at_taken()
+        connection = self.handler.ready_connection
+        flow = self.permits.resume()
+        if connection is not None:
+            self._flow(connection, flow)
+            self._ask(connection)
+
+    def _give_back(self) -> None:
+        back, self._back = self._back, 0
+        flow = self.permits.taken(back) if back else 0
+        connection = self.handler.ready_connection
+        if connection is None:
+            return
+        self._flow(connection, flow)
+        if not self.permits.queue_size:
+            self._ask(connection)
+        connection.review_reading()
+
+    def _ask(self, connection: Connection) -> None:
+        receivers = sum([max(0, each.receivers - len(each)) for each in self._host.inboxes])
+        self._flow(connection, self.permits.wanted(receivers))
+
+    def _flow(self, connection: Connection, permits: int) -> None:
+        if permits > 0:
+            command = BaseCommand(type=BaseCommand.FLOW)
+            command.flow.consumer_id, command.flow.messagePermits = self.consumer_id, permits
+            connection.send(command)
+
+    # ---- acks ------------------------------------------------------------------------------------
+
+    def say_acked(self, message_id: MessageId, *, is_cumulative: bool = False) -> None:
+        """From any thread: ack it with the next group."""
+        with self._host.lock:
+            self._said.append((message_id, is_cumulative))
+            is_due = len(self._said) >= self._options["ack_group_max"]
+            if self._are_acks_begun and not is_due:
+                return
+            self._are_acks_begun = True
+        client_loop().post(self.flush_acks if is_due else self._begin_acks)
+
+    def _begin_acks(self) -> None:
+        group_ms = self._options["ack_group_ms"]
+        if not group_ms:
+            self.flush_acks()
+        elif self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(group_ms / 1000, self.flush_acks)
+
+    def flush_acks(self) -> None:
+        """Send what was acked so far."""
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        self._look_at_acks()
+        connection = self.handler.ready_connection
+        if connection is not None:
+            self._flush(connection)
+
+    async def flush_with_receipt(self) -> None:
+        """The same; the broker has it when this returns. Raises ``ClientError``."""
+        self._look_at_acks()
+        connection = self.handler.ready_connection
+        if connection is None:
+            raise Unreachable(self.topic_name, f"acks wait: {self.handler.why()}")
+        answers = []
+        for command in self.acks.flush(self.consumer_id):
+            request_id = self._cluster.pool.next_request_id()
+            command.ack.request_id = request_id
+            answers.append(connection.request(command, request_id, f"ack by {self.handler.what}"))
+        for answer in await asyncio.gather(*answers):
+            said = answer.ack_response
+            if said.HasField("error"):
+                raise Refused(said.error, said.message, f"ack by {self.handler.what}")
+
+    def _look_at_acks(self) -> None:
+        if self.tracker.timeout_ms:
+            # What is acked may have been taken just before.
+            self.look_at_taken()
+        with self._host.lock:
+            said, self._said = self._said, []
+            self._are_acks_begun = False
+        for message_id, is_cumulative in said:
+            if is_cumulative:
+                self._ack_up_to(message_id)
+            else:
+                self._ack(message_id)
+        self.counters.acked += len(said)
+
+    def _ack(self, message_id: MessageId) -> None:
+        entry = message_id.entry
+        chunks = self.chunks.entries_of(entry)
+        if chunks is not None:
+            self.acks.add_entries(chunks)
+            self.chunks.settled(entry)
+            is_whole = True
+        else:
+            is_whole = self.acks.add(message_id)
+        if is_whole:
+            self.tracker.remove(entry)
+            self.negatives.remove(entry)
+        if self.letters is not None:
+            self.letters.settled(message_id)
+
+    def _ack_up_to(self, message_id: MessageId) -> None:
+        self.acks.add_cumulative(message_id)
+        is_inside = 0 <= message_id.batch_index < message_id.batch_size - 1
+        ledger_id, entry_number = message_id.entry
+        self.tracker.remove_up_to((ledger_id, entry_number - is_inside))
+
+    def _flush(self, connection: Connection) -> None:
+        if len(self.acks):
+            for command in self.acks.flush(self.consumer_id):
+                connection.send(command)
+
+    # ---- once more -------------------------------------------------------------------------------
+
+    def give_back_later(self, message_id: MessageId, redelivery_count: int) -> None:
+        """A negative ack."""
+        if self.tracker.timeout_ms:
+            self.look_at_taken()
+        entry = message_id.entry
+        self.tracker.remove(entry)
+        self.negatives.add(entry, redelivery_count, self._cluster.clock.monotonic_ms())
+        self._watch_negatives()
+
+    def redeliver(self, entries: Iterable[Entry]) -> None:
+        """Ask for entries again; those at the end of their lives go to the dead-letter topic."""
+        wanted = []
+        for entry in entries:
+            dead = [] if self.letters is None else self.letters.take(entry)
+            if dead:
+                self._host.bury(self, dead)
+            else:
+                wanted += self.chunks.entries_of(entry) or [entry]
+        if not wanted:
+            return
+        if not self._subscription.kind.is_shared:
+            # The broker would begin from the first unacked one anyway.
+            self.redeliver_all()
+            return
+        self.counters.redeliveries_asked += len(wanted)
+        connection = self.handler.ready_connection
+        if connection is None:
+            return
+        for at in range(0, len(wanted), REDELIVERED_PER_COMMAND):
+            command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+            it = command.redeliver_unacknowledged_messages
+            it.consumer_id = self.consumer_id
+            it.message_ids.extend(map(entry_id, wanted[at : at + REDELIVERED_PER_COMMAND]))
+            connection.send(command)
+
+    def redeliver_all(self) -> None:
+        """Everything that is not acked comes again, also what was not handed out yet."""
+        connection = self.handler.ready_connection
+        if connection is None:
+            return
+        self.flush_acks()
+        command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+        it = command.redeliver_unacknowledged_messages
+        it.consumer_id = self.consumer_id
+        if not self._subscription.kind.is_shared:
+            self._redeliver_epoch += 1
+            it.consumer_epoch = self._redeliver_epoch
+        connection.send(command)
+        self.counters.redeliveries_asked += 1
+        with self._host.lock:
+            gone = sum([len(inbox.clear(self)) for inbox in self._host.inboxes])
+            self._noted.clear()
+        self.tracker.clear()
+        self.negatives.clear()
+        self.chunks.clear()
+        self._back += gone
+        self._give_back()
+
+    def _watch_negatives(self) -> None:
+        next_ms = self.negatives.next_ms
+        if next_ms is None or self._negative_timer is not None:
+            return
+        wait_ms = max(0, next_ms - self._cluster.clock.monotonic_ms())
+        self._negative_timer = self._loop.call_later(wait_ms / 1000, self._negatives_due)
+
+    def _negatives_due(self) -> None:
+        self._negative_timer = None
+        entries = self.negatives.due(self._cluster.clock.monotonic_ms())
+        if entries:
+            self.redeliver(entries)
+        self._watch_negatives()
+
+    def _tick(self) -> None:
+        """Ack time-out."""
+        if self.handler.is_over:
+            return
+        self.look_at_taken()
+        self._look_at_acks()
+        entries = self.tracker.due(self._cluster.clock.monotonic_ms())
+        if entries:
+            _log.info(
+                "messages were not acked in time and come again",
+                extra={"topic": self.topic_name, "entries": len(entries)},
+            )
+            self.redeliver(entries)
+        tick_ms = min(self._options["ack_timeout_tick_ms"], self._options["ack_timeout_ms"])
+        self._tick_timer = self._loop.call_later(tick_ms / 1000, self._tick)
+
+    def _expire_chunks_later(self) -> None:
+        expire_s = self._options["chunked_expire_ms"] / 1000
+
+        def expire() -> None:
+            self.chunks.expire(self._cluster.clock.monotonic_ms())
+
+        self._loop.call_later(expire_s * 1.1, expire)
+
+    # ---- moving ----------------------------------------------------------------------------------
+
+    async def seek(self, target: MessageId | int) -> None:
+        """Move the subscription to a message, or to a wall time in ms; raises ``ClientError``."""
+        connection = self._connection("seek")
+        self.flush_acks()
+        request_id = self._cluster.pool.next_request_id()
+        command = BaseCommand(type=BaseCommand.SEEK)
+        it = command.seek
+        it.consumer_id, it.request_id = self.consumer_id, request_id
+        before = (
+            self._start, self._is_start_inclusive, self._start_ms, self._rollback_s,
+            self.last_taken,
+        )  # fmt: skip
+        epoch = self.epoch
+        self._start_ms, self._rollback_s = 0, 0
+        if isinstance(target, MessageId):
+            data = (target.first_chunk or target).to_wire()
+            it.message_id.ledgerId, it.message_id.entryId = data.ledgerId, data.entryId
+            self._start, self._is_start_inclusive = target, self._options["is_start_inclusive"]
+        else:
+            it.message_publish_time = target
+            self._start, self._start_ms = LATEST, target
+            age_ms = self._cluster.clock.wall_ms() - target
+            self._rollback_s = max(0, age_ms // 1000 + 1)
+            if self._options["is_durable"]:
+                self._start, self._start_ms = None, 0
+        self.last_taken = None
+        with self._host.lock:
+            # A reconnect must not go on from what was received before.
+            gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
+        try:
+            await connection.request(command, request_id, f"seek by {self.handler.what}")
+        except Exception:
+            (
+                self._start, self._is_start_inclusive, self._start_ms, self._rollback_s,
+                self.last_taken,
+            ) = before  # fmt: skip
+            self._hand_over(gone)
+            raise
+        with self._host.lock:
+            late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
+        self.acks.reset()
+        self.tracker.clear()
+        self.negatives.clear()
+        if self.epoch == epoch:
+            self._back += len(gone) + len(late)
+            self._give_back()
+
+    async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
+        """Of the topic's last message, and up to where the subscription is acked."""
+        connection = self._connection("last message id")
+        request_id = self._cluster.pool.next_request_id()
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        it = command.get_last_message_id
+        it.consumer_id, it.request_id = self.consumer_id, request_id
+        answer = await connection.request(
+            command, request_id, f"last message id for {self.handler.what}"
+        )
+        said = answer.get_last_message_id_response
+        acked = None
+        if said.HasField("consumer_mark_delete_position"):
+            acked = MessageId.from_wire(
+                said.consumer_mark_delete_position, partition=self.partition
+            )
+        return MessageId.from_wire(said.last_message_id, partition=self.partition), acked
+
+    async def unsubscribe(self, *, is_forced: bool) -> None:
+        """Delete the subscription; raises ``ClientError``."""
+        connection = self._connection("unsubscribe")
+        request_id = self._cluster.pool.next_request_id()
+        command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+        it = command.unsubscribe
+        it.consumer_id, it.request_id = self.consumer_id, request_id
+        if is_forced:
+            it.force = True
+        self._stop_timers()
+        await connection.request(command, request_id, f"unsubscribe by {self.handler.what}")
+
+    async def close(self) -> None:
+        """The last acks, then CLOSE_CONSUMER; a broker that is away hears neither."""
+        self.flush_acks()
+        connection = self.handler.begin_close()
+        self._stop_timers()
+        if connection is not None and not connection.is_closed:
+            request_id = self._cluster.pool.next_request_id()
+            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+            it = command.close_consumer
+            it.consumer_id, it.request_id = self.consumer_id, request_id
+            try:
+                await connection.request(command, request_id, f"close of {self.handler.what}")
+            except ClientError as problem:
+                _log.debug("not said good-bye", extra={"what": self.handler.what, "why": problem})
+        self.handler.closed()
+        self.permits.disconnected()
+
+    def _connection(self, what: str) -> Connection:
+        self.handler.check_usable()
+        connection = self.handler.ready_connection
+        if connection is None:
+            raise Unreachable(self.topic_name, f"{what} is not possible: {self.handler.why()}")
+        return connection
+
+    def _stop_timers(self) -> None:
+        for timer in (self._ack_timer, self._negative_timer, self._tick_timer):
+            if timer is not None:
+                timer.cancel()
+        self._ack_timer = self._negative_timer = self._tick_timer = None
+
+    # ---- why -------------------------------------------------------------------------------------
+
+    def why(self) -> Why:
+        """What this one waits for, as far as it knows."""
+        return self._why_away() or self._why_application() or self._why_broker()
+
+    def _why_away(self) -> Why | None:
+        handler, permits = self.handler, self.permits
+        if handler.is_over:
+            return Why(Waits.CLOSED, f"nothing more comes: {handler.why()}")
+        if handler.state is not HandlerState.READY:
+            lasted_ms = self._cluster.clock.monotonic_ms() - handler.waiting_since_ms
+            return Why(Waits.CONNECTION, f"no connection: {handler.why()}", lasted_ms)
+        if permits.is_paused:
+            return Why(Waits.RESUME, "paused by the application; resume() goes on")
+        if permits.is_waiting_for_start:
+            return Why(Waits.CONNECTION, "other partitions or topics are still being subscribed")
+        return None
+
+    def _why_application(self) -> Why | None:
+        permits, inboxes = self.permits, self._host.inboxes
+        held = sum([len(inbox) for inbox in inboxes])
+        if self.holds_reading:
+            size = sum([inbox.bytes for inbox in inboxes])
+            return Why(
+                Waits.APPLICATION,
+                f"reading is stopped: the application has not received {held} messages, {size}"
+                f" bytes of at most {inboxes[0].bytes_max} (receiver_queue_bytes_max)",
+            )
+        if permits.outstanding <= 0 and held:
+            return Why(
+                Waits.APPLICATION,
+                f"permits are out: the application has not received {held} messages of a queue of"
+                f" {permits.queue_size}",
+            )
+        if held:
+            return Why(Waits.NOTHING, f"nothing: {held} messages can be received")
+        if permits.outstanding <= 0 and not permits.queue_size:
+            return Why(Waits.APPLICATION, "a queue of 0 asks for a message when one is received")
+        return None
+
+    def _why_broker(self) -> Why:
+        permits = self.permits
+        if self.is_active is False:
+            return Why(Waits.ACTIVE, "another consumer of the failover subscription is active")
+        unacked = permits.delivered - self.counters.acked
+        if self._subscription.kind.is_shared and unacked > 0:
+            return Why(
+                Waits.MESSAGES,
+                f"the broker has nothing to send, or waits for acks of {unacked} messages;"
+                f" it may send {permits.outstanding}",
+            )
+        return Why(
+            Waits.MESSAGES, f"the broker has nothing to send; it may send {permits.outstanding}"
+        )
+
+    def __str__(self) -> str:
+        return self.handler.what
+
+
+def _position(message_id: MessageId) -> tuple[int, int, int]:
+    return message_id.position
+
+
+def _key_shared(options: ConsumerOptions) -> KeySharedMeta:
+    meta = KeySharedMeta()
+    ranges = options["sticky_ranges"]
+    meta.keySharedMode = KeySharedMode.AUTO_SPLIT if ranges is None else KeySharedMode.STICKY
+    for start, end in ranges or ():
+        meta.hashRanges.add(start=start, end=end)
+    meta.allowOutOfOrderDelivery = options["is_out_of_order_allowed"]
+    return meta

@@ -1,0 +1,203 @@
+"""What has to come again: messages not acked in time, messages given back, and dead letters.
+
+``UnackedTracker`` knows what the application has and for how long; ``NegativeAcks`` what it gave
+back, and when that is to be asked for. Both deal in entries: a broker sends entries again, not
+single messages of a batch. ``DeadLetters`` keeps messages that came so often that the next time
+they go to the dead-letter topic instead (as Pulsar's Java client does it).
+
+Pure: time is an argument. Bounds: ``TRACKED_MAX`` entries of each kind; the oldest is forgotten,
+then it comes again only when the consumer reconnects.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+from typing import Final
+
+from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.options import DeadLetterPolicy, RedeliveryBackoff
+
+TRACKED_MAX: Final = 1_000_000
+DEAD_CANDIDATES_MAX: Final = 10_000
+"""Messages at the end of their lives, with their bodies."""
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
+RECONSUME_TIMES: Final = "RECONSUMETIMES"
+DELAY_TIME: Final = "DELAY_TIME"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+ORIGIN_MESSAGE_ID_OLD: Final = "ORIGIN_MESSAGE_IDY_TIME"
+"""Java's own two names for it, the second of which is older."""
+
+Entry = tuple[int, int]
+
+
+class UnackedTracker:
+    """Entries the application has received and not acked, oldest first; ack time-out."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms: Final = timeout_ms
+        self._since: OrderedDict[Entry, int] = OrderedDict()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def add(self, entry: Entry, now_ms: int) -> None:
+        """A message of it was received; the time of the last one counts."""
+        since = self._since
+        if entry in since:
+            since.move_to_end(entry)
+        elif len(since) >= TRACKED_MAX:
+            since.popitem(last=False)
+            self.dropped += 1
+        since[entry] = now_ms
+
+    def remove(self, entry: Entry) -> None:
+        self._since.pop(entry, None)
+
+    def remove_up_to(self, entry: Entry) -> None:
+        """A cumulative ack."""
+        for each in [each for each in self._since if each <= entry]:
+            del self._since[each]
+
+    def clear(self) -> None:
+        self._since.clear()
+
+    def due(self, now_ms: int) -> list[Entry]:
+        """Those whose time is up; they are no longer tracked."""
+        found = []
+        while self._since:
+            entry, since_ms = next(iter(self._since.items()))
+            if since_ms + self.timeout_ms > now_ms:
+                break
+            del self._since[entry]
+            found.append(entry)
+        return found
+
+
+class NegativeAcks:
+    """Entries given back, by the time at which they are asked for again."""
+
+    def __init__(self, delay_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
+        self._delay_ms = delay_ms
+        self._backoff = backoff
+        self._due: dict[Entry, int] = {}
+        self._heap: list[tuple[int, Entry]] = []
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When something is due; None = nothing was given back."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, entry: Entry, redelivery_count: int, now_ms: int) -> None:
+        """Give one message back; of a batch that was given back already nothing changes."""
+        if entry in self._due or len(self._due) >= TRACKED_MAX:
+            return
+        backoff = self._backoff
+        delay_ms = self._delay_ms if backoff is None else backoff.delay_ms(redelivery_count)
+        self._due[entry] = now_ms + delay_ms
+        heappush(self._heap, (now_ms + delay_ms, entry))
+
+    def remove(self, entry: Entry) -> None:
+        """It was acked after all."""
+        self._due.pop(entry, None)
+
+    def clear(self) -> None:
+        self._due.clear()
+        self._heap.clear()
+
+    def due(self, now_ms: int) -> list[Entry]:
+        """Those to ask for now."""
+        found = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, entry = heappop(self._heap)
+            if self._due.get(entry) == due_ms:
+                del self._due[entry]
+                found.append(entry)
+        return found
+
+
+class DeadLetters:
+    """Messages whose next redelivery is their death; cleared on every reconnect (B23)."""
+
+    def __init__(self, policy: DeadLetterPolicy) -> None:
+        self.policy: Final = policy
+        self._candidates: dict[Entry, list[ReceivedMessage]] = {}
+        self._messages = 0
+
+    def __len__(self) -> int:
+        return self._messages
+
+    def judge(self, messages: list[ReceivedMessage], redelivery_count: int) -> bool:
+        """An entry came for the how-manieth time; True = it must not be handed out any more."""
+        if not messages or redelivery_count < self.policy.redeliveries_max:
+            return False
+        entry = messages[0].message_id.entry
+        if entry not in self._candidates and self._messages < DEAD_CANDIDATES_MAX:
+            self._candidates[entry] = list(messages)
+            self._messages += len(messages)
+        return redelivery_count > self.policy.redeliveries_max and entry in self._candidates
+
+    def settled(self, message_id: MessageId) -> None:
+        """It was acked: it lives on elsewhere."""
+        left = self._candidates.get(message_id.entry)
+        if left is None:
+            return
+        kept = [each for each in left if each.message_id != message_id]
+        self._messages -= len(left) - len(kept)
+        if kept:
+            self._candidates[message_id.entry] = kept
+        else:
+            del self._candidates[message_id.entry]
+
+    def take(self, entry: Entry) -> list[ReceivedMessage]:
+        """Messages of an entry that is asked for again and must not come: to be sent away."""
+        found = self._candidates.pop(entry, [])
+        self._messages -= len(found)
+        return found
+
+    def put_back(self, messages: list[ReceivedMessage]) -> None:
+        """They could not be sent away; the next redelivery tries again."""
+        if messages and self._messages < DEAD_CANDIDATES_MAX:
+            self._candidates[messages[0].message_id.entry] = messages
+            self._messages += len(messages)
+
+    def clear(self) -> None:
+        self._candidates.clear()
+        self._messages = 0
+
+
+def dead_letter_properties(message: ReceivedMessage) -> dict[str, str]:
+    """What a dead letter says of where it was: the first place, however often it moved."""
+    properties = dict(message.properties)
+    properties.setdefault(REAL_TOPIC, message.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, str(message.message_id))
+    properties.setdefault(ORIGIN_MESSAGE_ID_OLD, str(message.message_id))
+    return properties
+
+
+def retry_properties(
+    message: ReceivedMessage, subscription: str, delay_ms: int
+) -> tuple[dict[str, str], int]:
+    """Properties of a retry letter, and how often it will have been consumed anew."""
+    properties = dead_letter_properties(message)
+    told = properties.get(RECONSUME_TIMES, "0")
+    times = (int(told) if told.isdecimal() and len(told) < 10 else 0) + 1
+    properties.setdefault(REAL_SUBSCRIPTION, subscription)
+    properties[RECONSUME_TIMES] = str(times)
+    properties[DELAY_TIME] = str(delay_ms)
+    return properties, times
+
+
+def dead_letter_topic(policy: DeadLetterPolicy, topic: str, subscription: str) -> str:
+    return policy.dead_letter_topic or f"{topic}-{subscription}-DLQ"
+
+
+def retry_letter_topic(policy: DeadLetterPolicy | None, topic: str, subscription: str) -> str:
+    given = None if policy is None else policy.retry_letter_topic
+    return given or f"{topic}-{subscription}-RETRY"
