@@ -15,7 +15,7 @@ where order matters: messages of one key (key-shared) or of one partition (exclu
 for the same thread.
 
 Threads: every method may be called from any thread but the client's own.
-Not here: acks and permits (``acks.py``, ``permits.py``), one partition (``partition_consumer.py``).
+Not here: acks and permits (``acks.py``, ``receiver_queue.py``), one partition (``partition_consumer.py``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final
 from zlib import crc32
 
 import msgspec
 
 from penstock.client.loop import awaitable, blocking, client_loop
-from penstock.client.pulsar.consumer.inbox import Inbox
 from penstock.client.pulsar.consumer.partition_consumer import PartitionConsumer, Subscription
+from penstock.client.pulsar.consumer.receiver_queue import Inbox
 from penstock.client.pulsar.consumer.redelivery import (
     dead_letter_properties,
     dead_letter_topic,
@@ -44,8 +44,9 @@ from penstock.client.pulsar.consumer.redelivery import (
 )
 from penstock.client.pulsar.errors import ClientError, InvalidUse, NothingReceived, StateError
 from penstock.client.pulsar.lookup import Cluster
-from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
 from penstock.client.pulsar.options import ConsumerOptions, DeadLetterPolicy, SubscriptionType
+from penstock.client.pulsar.producer import Producer
 from penstock.client.pulsar.schema import Schema
 from penstock.client.pulsar.topics import Topic, check_subscription, parse_topic
 from penstock.client.pulsar.why import Waits, Why
@@ -59,15 +60,7 @@ LETTERS_UNDER_WAY_MAX: Final = 1_000
 """Dead letters that are being sent; more of them are asked for again later."""
 
 
-class LetterProducer(Protocol):
-    """What retry and dead letters are sent with."""
-
-    def send_async(self, value: Any, **fields: Any) -> Awaitable[MessageId]: ...
-
-    async def shut(self) -> None: ...
-
-
-MakeProducer = Callable[[str, str | None], Awaitable[LetterProducer]]
+MakeProducer = Callable[[str, str | None], Awaitable[Producer]]
 """A producer of bytes for a topic, and the subscription that is made with the topic."""
 
 
@@ -122,7 +115,7 @@ class Consumer:
         self._make_producer = make_producer
         self._on_closed = on_closed
         self._parts: dict[str, PartitionConsumer] = {}
-        self._producers: dict[str, asyncio.Task[LetterProducer]] = {}
+        self._producers: dict[str, asyncio.Task[Producer]] = {}
         self._letters: set[asyncio.Task[None]] = set()
         self._dead_letters = 0
         self._is_closed = False
@@ -364,7 +357,7 @@ class Consumer:
         whole = str(self._first_topic())
         told, times = retry_properties(message, self.subscription_name, delay_ms)
         told |= properties or {}
-        fields = letter_fields(message, told)
+        letter = letter_of(message, told)
         if times > policy.redeliveries_max:
             topic = dead_letter_topic(policy, whole, self.subscription_name)
             producer = await self._producer(topic, policy.initial_subscription)
@@ -372,8 +365,8 @@ class Consumer:
         else:
             topic = retry_letter_topic(policy, whole, self.subscription_name)
             producer = await self._producer(topic, None)
-            fields["deliver_after_ms"] = delay_ms
-        await producer.send_async(message.data, **fields)
+            letter.deliver_after_ms = delay_ms
+        await producer.send_async(letter)
         part.say_acked(message_id)
 
     reconsume_later = blocking(_reconsume_later)
@@ -398,8 +391,7 @@ class Consumer:
         try:
             producer = await self._producer(topic, policy.initial_subscription)
             for message in messages:
-                fields = letter_fields(message, dead_letter_properties(message))
-                await producer.send_async(message.data, **fields)
+                await producer.send_async(letter_of(message, dead_letter_properties(message)))
                 child.say_acked(message.message_id)
                 self._dead_letters += 1
         except ClientError as problem:
@@ -408,12 +400,12 @@ class Consumer:
                 child.letters.put_back(messages)
                 child.give_back_later(messages[0].message_id, messages[0].redelivery_count)
 
-    async def _producer(self, topic: str, subscription: str | None) -> LetterProducer:
+    async def _producer(self, topic: str, subscription: str | None) -> Producer:
         """One for each topic of letters, made when it is first needed."""
         task = self._producers.get(topic)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
 
-            async def make() -> LetterProducer:
+            async def make() -> Producer:
                 return await self._make_producer(topic, subscription)
 
             task = self._producers[topic] = asyncio.get_running_loop().create_task(make())
@@ -790,15 +782,16 @@ class Consumer:
                 _log.exception("listener failed", extra={"message": repr(message)})
 
 
-def letter_fields(message: ReceivedMessage, properties: dict[str, str]) -> dict[str, Any]:
-    """All of a message but its body, for who sends it elsewhere."""
+def letter_of(message: ReceivedMessage, properties: dict[str, str]) -> Message:
+    """A message as it is sent elsewhere."""
     key, raw = message.key, message.key_bytes
-    return {
-        "key": key if key is None or raw == key.encode() else raw,
-        "ordering_key": message.ordering_key,
-        "event_time_ms": message.event_time_ms,
-        "properties": properties,
-    }
+    return Message(
+        message.data,
+        key=key if key is None or raw == key.encode() else raw,
+        ordering_key=message.ordering_key,
+        event_time_ms=message.event_time_ms,
+        properties=properties,
+    )
 
 
 def split_pattern(pattern: re.Pattern[str]) -> tuple[str, re.Pattern[str]]:

@@ -8,7 +8,7 @@ id remembered; a durable subscription starts where the broker knows, one that is
 that first message, or behind the last one handed out when there was none; permits begin at 0, and
 candidates for the dead-letter topic are forgotten.
 
-Not here: several of them as one (``consumer.py``), connecting (``handler.py`` a folder up).
+Not here: several of them as one (``consumer.py``), connecting (``pulsar/handler.py``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from penstock.client.pulsar.consumer.entries import (
     open_entry,
     single_message,
 )
-from penstock.client.pulsar.consumer.inbox import Inbox
-from penstock.client.pulsar.consumer.permits import Permits
+from penstock.client.pulsar.consumer.receiver_queue import Inbox, Permits
 from penstock.client.pulsar.consumer.redelivery import DeadLetters, NegativeAcks, UnackedTracker
 from penstock.client.pulsar.errors import ClientError, Refused, Unreachable
 from penstock.client.pulsar.handler import Handler, HandlerState
@@ -139,8 +138,7 @@ class PartitionConsumer:
         self.negatives: Final = NegativeAcks(
             options["negative_ack_delay_ms"], options["negative_ack_backoff"]
         )
-        policy = options["dead_letter_policy"]
-        self.letters: Final = None if policy is None else DeadLetters(policy)
+        self.letters: Final = _letters(options)
         self.chunks: Final = Chunks(
             pending_max=options["pending_chunked_max"],
             bytes_max=options["chunked_bytes_max"],
@@ -173,12 +171,13 @@ class PartitionConsumer:
         self._rollback_s = options["start_rollback_s"]
         self._redeliver_epoch = 0
         self._back = 0
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._negative_timer: asyncio.TimerHandle | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
+
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._negative_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
 
     # ---- connecting ------------------------------------------------------------------------------
 
@@ -859,6 +858,11 @@ class PartitionConsumer:
 
     def __str__(self) -> str:
         return self.handler.what
+
+
+def _letters(options: ConsumerOptions) -> DeadLetters | None:
+    policy = options["dead_letter_policy"]
+    return None if policy is None else DeadLetters(policy)
 
 
 def _position(message_id: MessageId) -> tuple[int, int, int]:
