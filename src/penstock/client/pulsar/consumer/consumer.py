@@ -15,7 +15,8 @@ where order matters: messages of one key (key-shared) or of one partition (exclu
 for the same thread.
 
 Threads: every method may be called from any thread but the client's own.
-Not here: acks and permits (``acks.py``, ``receiver_queue.py``), one partition (``partition_consumer.py``).
+Not here: acks and permits (``acks.py``, ``receiver_queue.py``), one partition
+(``partition_consumer.py``).
 """
 
 from __future__ import annotations

@@ -154,7 +154,6 @@ class PartitionConsumer:
         self.taken_post_at = self.permits.refill_at if queue_size else NEVER
         self.last_taken: MessageId | None = None
         self._noted: list[Entry] = []
-        self._is_noted_posted = False
         self._said: list[tuple[MessageId, bool]] = []
         """Acks of the application, True for cumulative ones."""
         self._are_acks_begun = False
@@ -170,7 +169,7 @@ class PartitionConsumer:
         """Wall time before which nothing is wanted, after a seek by time."""
         self._rollback_s = options["start_rollback_s"]
         self._redeliver_epoch = 0
-        self._back = 0
+        self._back, self._is_noted_posted = 0, False
         self._loop = asyncio.get_running_loop()
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
