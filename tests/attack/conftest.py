@@ -77,30 +77,26 @@ class Victim:
         return _sum_of(name, self.page("/metrics"))
 
     def serves(self) -> dict[str, int]:
-        """An honest client of every protocol gets its answer; the turns that each took."""
+        """An honest client of every protocol gets its answer; turns that each took, and a look."""
         clients = {
             "http": self._http, "amqp": self._amqp, "rocketmq": self._name_server,
             "rocketmq_broker": self._rocketmq, "pulsar": self._pulsar, "flight": self._flight,
         }  # fmt: skip
-        taken = {
-            name: self.turns_of(name, client)
-            for name, client in clients.items()
-            if name in self.broker.endpoints
-        }
+        taken = {}
+        before = self._turns()
+        for name, client in clients.items():
+            if name in self.broker.endpoints:
+                began = time.monotonic()
+                client()
+                self._report(f"{name}_ms", round(1000 * (time.monotonic() - began), 1))
+                after = self._turns()
+                taken[name] = after - before
+                self._report(f"{name}_turns", taken[name])
+                before = after
         # Together: a page may be kept for longer than one of them takes, and its turns then count
         # for the next.
         assert sum(taken.values()) <= TURNS_MAX * len(taken), taken
         return taken
-
-    def turns_of(self, name, verb) -> int:
-        """Turns of the engine that passed while ``verb`` ran, at most one look too many."""
-        before = self._turns()
-        began = time.monotonic()
-        verb()
-        self._report(f"{name}_ms", round(1000 * (time.monotonic() - began), 1))
-        turns = self._turns() - before
-        self._report(f"{name}_turns", turns)
-        return turns
 
     def _turns(self) -> int:
         """Pages are kept for a moment; of a broker with much to tell, turns may count one later."""

@@ -12,6 +12,9 @@ PLACE = "persistent/public/default/prices/compaction"
 KEYS = 20
 ROUND = 200
 """Messages between two compactions."""
+KILLS = 4
+KILLS_LONG = 20
+"""With ``--long``."""
 
 
 class Prices:
@@ -76,14 +79,21 @@ class Prices:
         self.horizons = set(fitting)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_view_is_there_as_a_whole_after_kills_at_any_time(tmp_path, seed):
-    rng = random.Random(seed)
+@pytest.fixture
+def rng(chosen_seed):
+    seed = chosen_seed if chosen_seed is not None else random.randrange(1 << 32)
+    # pytest shows it with a failure.
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.timeout(900)
+def test_a_view_is_there_as_a_whole_after_kills_at_any_time(tmp_path, rng, is_long):
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
     try:
         prices = Prices(broker)
-        for number in range(4):
+        for number in range(KILLS_LONG if is_long else KILLS):
             prices.publish(rng)
             prices.compact()
             if number % 2 == 0:
