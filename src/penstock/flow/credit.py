@@ -40,6 +40,7 @@ class Credit:
         "more",
         "receiver",
         "sender",
+        "spent_total",
     )
 
     def __init__(self, sender: Stage, receiver: Stage, *, initial: int, more: int) -> None:
@@ -49,6 +50,8 @@ class Credit:
         self.initial = initial
         self.more = more
         self.available = initial
+        self.spent_total = 0
+        """Handed over since the hop exists; of two looks at it the rate of the hop is made."""
         # Processed since the last grant; and granted while the receiver was blocked.
         self._owed = 0
         self._deferred = 0
@@ -68,6 +71,7 @@ class Credit:
     def spend(self, n: int = 1) -> None:
         """The sender hands over n; at zero or below it is blocked by the receiver from now on."""
         self.available -= n
+        self.spent_total += n
         if self.available <= 0 and not self._is_blocking and not self._is_closed:
             self._is_blocking = True
             self.sender.block(self.receiver, self)

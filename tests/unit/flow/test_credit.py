@@ -37,6 +37,16 @@ def test_a_list_that_crosses_zero_is_still_sent_whole():
     assert sender.is_blocked
 
 
+def test_what_was_handed_over_is_counted_for_good_whatever_is_granted_or_resized():
+    _, _, credit = hop()
+    credit.spend(3)
+    credit.processed(3)
+    credit.resize(initial=10, more=5)
+    credit.spend(4)
+    credit.close()
+    assert credit.spent_total == 7
+
+
 def test_grants_come_in_steps_of_more():
     sender, _, credit = hop()
     credit.spend(4)
