@@ -48,6 +48,7 @@ from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import SYSTEM_KINDS, Registry, TopicDeletion
 from penstock.engine.request_queue import RequestQueue
 from penstock.engine.restart import restore
+from penstock.engine.sampler import HopRates, Sampler
 from penstock.engine.spark.query import QueryRegistry
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.staging import StagedWrites
@@ -144,7 +145,7 @@ class Engine:
         """Readers that name their offsets (``pull.py``)."""
         self.queries = self._query_service(settings)
         """Spark queries: readers of the bulk lane (``spark/query_service.py``)."""
-        arrivals = Arrivals(chain, held_pulls, self.pulls, self.queries)
+        self._arrivals = arrivals = Arrivals(chain, held_pulls, self.pulls, self.queries)
         self._commits = Commits(store, chain, settings, self._replies, arrivals.durable)
         self.flow_topic = FlowEventsTopic(
             FLOW_TOPIC, chain, self._registry, self._commits, is_on=settings.flow.events_topic
@@ -155,7 +156,7 @@ class Engine:
         self.request_queue = RequestQueue(chain, self._commits)
         """Where requests of protocols that fail fast wait (F5)."""
         self._housekeeping = self._make_housekeeping(settings)
-        self._arrivals = arrivals
+        self.sampler, self.hop_rates = self._sampled()
         self.staged = self.queries.staged = self._staged_writes(settings)
         """What Spark's sinks write (``spark/staging.py``)."""
         self._deletion = TopicDeletion(
@@ -163,6 +164,16 @@ class Engine:
         )
         self._turns = self._turn_runner(arrivals, held_pulls)
         self._restore(recovered)
+
+    def _sampled(self) -> tuple[Sampler, HopRates]:
+        """What rates are made of, of all protocols, to be called when it is due; rates of hops."""
+        sampler = Sampler(self._chain.now_ms)
+        commits = self._commits
+        rates = HopRates(
+            sampler, self._registry, self._connections, lambda: commits.appended_messages
+        )
+        self._removal_watchers.append(rates.removed)
+        return sampler, rates
 
     def _count_content_waits(self) -> None:
         self.counter_families.register(

@@ -48,7 +48,15 @@ from penstock.server.listener import (
 )
 from penstock.server.opening import DataDirectory, lock_directory, open_engine
 from penstock.server.pacing import Pacing
-from penstock.server.probes import AlarmLimits, LoopLag, Machine, Probes, disk_bytes, trimmer
+from penstock.server.probes import (
+    AlarmLimits,
+    LoopLag,
+    Machine,
+    Probes,
+    Sampling,
+    disk_bytes,
+    trimmer,
+)
 from penstock.server.protocols import DeadlineDriver, HttpPort, ProtocolBinding, built_in
 from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
@@ -424,6 +432,7 @@ class BrokerRuntime:
         self.pumps: Final = Pumps(context, protocol_limit(settings.listeners))
         self.http_limit: Final = http_limit(settings.listeners)
         self.lag: Final = LoopLag(loop)
+        self._sampling = Sampling(engine.sampler, clock, loop)
         self.resources: Final = self._measure()
         self.probes: Final = self._make_probes()
         self.view: Final = BrokerView(
@@ -447,11 +456,13 @@ class BrokerRuntime:
         self.turns.start()
         self.probes.start()
         self.lag.start()
+        self._sampling.start()
 
     def stop(self, seconds_max: float) -> bool:
         """End all of it; False when the commit thread still waits for the disk."""
         self.probes.stop()
         self.lag.stop()
+        self._sampling.stop()
         is_quiet = self.turns.stop(seconds_max)
         self._machine.close()
         return is_quiet

@@ -32,6 +32,8 @@ from penstock.telemetry.statistics import LAG_SECONDS, Histogram
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
+    from penstock.engine.sampler import Sampler
+    from penstock.model.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -379,4 +381,33 @@ class LoopLag:
         self.histogram.observe(lag)
         self._recent.append(lag)
         del self._recent[:-WINDOW_SAMPLES]
+        self.start()
+
+
+# ---- sampling -----------------------------------------------------------------------------------
+# Calls the engine's sampler when it is due: a slice of a walk, no turn of the engine.
+
+
+class Sampling:
+    """Drives one sampler for as long as it runs."""
+
+    __slots__ = ("_clock", "_loop", "_sampler", "_timer")
+
+    def __init__(self, sampler: Sampler, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._sampler = sampler
+        self._clock = clock
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        delay_ms = max(0, self._sampler.next_deadline_ms() - self._clock.monotonic_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._fired)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fired(self) -> None:
+        self._sampler.due(self._clock.monotonic_ms())
         self.start()

@@ -40,7 +40,7 @@ class AmqpContext:
         )
         """Largest body: found by its header, before the engine would refuse it in fewer words."""
         self.cluster_name: Final = self.settings.cluster_name or settings.broker.name
-        self.rates: Final = Rates()
+        self.rates: Final = Rates(engine.sampler)
         """How fast everything goes; for those who look."""
         self.churn: Final = dict.fromkeys(CHURN, 0)
         self.client_log: Final = ClientLog(clock, logger)

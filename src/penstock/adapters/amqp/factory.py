@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.broker import AmqpBroker, ConsumerTimeouts
 from penstock.adapters.amqp.connection import AmqpConnection
-from penstock.adapters.amqp.management.statistics import Sampler
+from penstock.adapters.amqp.management.statistics import AmqpWalk
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
@@ -25,7 +25,7 @@ def open_broker(engine: Engine, clock: Clock, settings: Settings) -> AmqpBroker:
     """What all connections share, with its timers; tests use it directly."""
     broker = AmqpBroker(engine, clock, settings)
     broker.timers.add(ConsumerTimeouts(broker))
-    broker.timers.add(Sampler(broker))
+    AmqpWalk(broker)
     return broker
 
 

@@ -7,27 +7,28 @@ of them that came again. Counted per list, never per message, by whoever sends o
 What a queue had when it was deleted goes on counting in its vhost (``gone``), so that totals never
 go back.
 
-``Rates`` are per second between the last two samples, whoever looks. ``management/statistics.py``
-takes the samples, every five seconds as RabbitMQ does; a look changes nothing, so everybody sees
-the same rate. Before its second sample an object has none (0.0).
+``Rates`` are per second between the last two samples, five seconds apart as RabbitMQ has it: those
+that the broker's one sampler takes (``engine/sampler.py``), on a walk of ours
+(``management/statistics.py``). Before its second sample an object has none (0.0).
 Not here: publishes, which the engine counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.engine.sampler import Sampler
 
 NAMES: Final = (
     "ack", "deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver",
 )  # fmt: skip
-OBJECTS_MAX: Final = 100_000
-"""Objects with a history; more of them show 0.0."""
-GAUGE_PREFIX: Final = "messages"
-"""Fields with such names go up and down; others only up, unless they are another object's."""
 
 Statistics = Any
 """A named tuple of whole numbers; every object has one kind of it for life."""
+RateKey = tuple[str, Hashable]
+"""Kind of object, and which of them."""
 
 
 class DeliveryCounters:
@@ -79,62 +80,20 @@ def total(counters: Iterable[DeliveryCounters]) -> DeliveryCounters:
     return whole
 
 
-class _History(NamedTuple):
-    sweep: int
-    at_ms: int
-    now: Statistics
-    before_ms: int
-    before: Statistics | None
-
-
 class Rates:
-    """The last two samples of everything; what a sweep did not meet is forgotten at its end."""
+    """How fast the figures of AMQP's objects grow: what the one sampler keeps of them."""
 
-    __slots__ = ("_histories", "_met", "_sweep")
+    __slots__ = ("_sampler",)
 
-    def __init__(self) -> None:
-        self._histories: dict[Hashable, _History] = {}
-        self._sweep = 0
-        self._met = 0
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
 
-    def sample(self, key: Hashable, statistics: Statistics, now_ms: int) -> None:
-        """The statistics of an object at this moment."""
-        known = self._histories.get(key)
-        if known is None:
-            if len(self._histories) < OBJECTS_MAX:
-                self._histories[key] = _History(self._sweep, now_ms, statistics, now_ms, None)
-                self._met += 1
-            return
-        if known.sweep != self._sweep:
-            self._met += 1
-        if now_ms > known.at_ms:
-            self._histories[key] = _History(self._sweep, now_ms, statistics, known.at_ms, known.now)
-
-    def swept(self) -> None:
-        """Everything there is was sampled once: what was not is gone."""
-        if self._met < len(self._histories):
-            self._histories = {
-                key: each for key, each in self._histories.items() if each.sweep == self._sweep
-            }
-        self._sweep += 1
-        self._met = 0
-
-    def per_second(self, key: Hashable) -> dict[str, float] | None:
+    def per_second(self, key: RateKey) -> dict[str, float] | None:
         """How fast each figure of an object grew; None before its second sample."""
-        known = self._histories.get(key)
-        if known is None or known.before is None:
-            return None
-        seconds = (known.at_ms - known.before_ms) / 1000
-        found: dict[str, float] = {}
-        for name, now, before in zip(known.now._fields, known.now, known.before, strict=True):
-            grown = now - before
-            # A counter that went back is another object's of the same name.
-            is_other = grown < 0 and not name.startswith(GAUGE_PREFIX)
-            found[name] = 0.0 if is_other else grown / seconds
-        return found
+        return self._sampler.per_second(*key)
 
     def details(
-        self, key: Hashable, statistics: Statistics, names: tuple[str, ...]
+        self, key: RateKey, statistics: Statistics, names: tuple[str, ...]
     ) -> dict[str, Any]:
         """Some statistics and their rates, as RabbitMQ's ``message_stats`` have them."""
         rates = self.per_second(key) or {}

@@ -813,6 +813,36 @@ class Subscription:
     def unacked(self, queue_id: QueueId) -> int:
         return self.cursor(queue_id).pending.messages
 
+    @property
+    def settled_messages(self) -> int:
+        """How many were settled since the start."""
+        return self._settler.settled_messages
+
+    def counts(self) -> tuple[int, int]:
+        """Messages that wait to be delivered and messages that are in flight, in all its queues."""
+        ready = unacked = 0
+        for cursor in self._cursors:
+            ready += cursor.ready_messages
+            unacked += cursor.pending.messages
+        return ready, unacked
+
+    def stamp(self, now_ms: int) -> int:
+        """Another number whenever something moved; while messages lie about, at any other time."""
+        found = self._settler.settled_messages + self._pipeline.redelivered_messages
+        for cursor in self._cursors:
+            settled = cursor.settled
+            found = hash(
+                (
+                    found,
+                    settled.low_mark,
+                    settled.settled_above,
+                    cursor.next_offset,
+                    cursor.pending.messages,
+                    cursor.queue.durable_end,
+                )
+            )
+        return found if self._unserved_since_ms is None else hash((found, now_ms))
+
     def unsettled(self, queue_id: QueueId) -> int:
         """Messages that are not done; what is in flight and settled by others is no part of it."""
         return self.cursor(queue_id).unsettled_messages

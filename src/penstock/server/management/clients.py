@@ -37,7 +37,6 @@ from penstock.adapters.amqp.management.statistics import (
     DELIVERY_COUNTERS,
     MESSAGE_COUNTS,
     OVERVIEW,
-    SAMPLE_INTERVAL_MS,
     broker_statistics,
     vhost_statistics,
 )
@@ -48,6 +47,7 @@ from penstock.adapters.amqp.management.views import (
     consumer_view,
     node_of,
 )
+from penstock.engine.sampler import WINDOW_MS
 from penstock.server.management.request import (
     ANY,
     ApiContext,
@@ -94,7 +94,7 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
         "node": node_of(broker.context),
         "rates_mode": RATES_MODE,
         "sample_retention_policies": {
-            kind: [SAMPLE_INTERVAL_MS // 1000] for kind in ("global", "basic", "detailed")
+            kind: [WINDOW_MS // 1000] for kind in ("global", "basic", "detailed")
         },
         "disable_stats": False,
         "enable_queue_totals": False,

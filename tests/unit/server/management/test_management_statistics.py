@@ -3,15 +3,15 @@
 import pytest
 
 from kit.amqp.management_tool import ManagementTool as Tool
-from penstock.adapters.amqp.management.statistics import SAMPLE_INTERVAL_MS
+from penstock.engine.sampler import WINDOW_MS
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Qos
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
 
 
-def sampled(bench, ms=SAMPLE_INTERVAL_MS):
+def sampled(bench, ms=WINDOW_MS):
     bench.advance(ms)
-    bench.broker.timers.due(bench.clock.monotonic_ms())
+    bench.engine.sampler.due(bench.clock.monotonic_ms())
 
 
 def publish(peer, *bodies):
@@ -49,7 +49,7 @@ def test_utilisation_is_the_share_of_time_in_which_no_message_had_to_wait(bench,
     bench.advance(1_000)
     peer.send(1, Ack(1))
     peer.turn()
-    sampled(bench, SAMPLE_INTERVAL_MS - 1_000)
+    sampled(bench, WINDOW_MS - 1_000)
     queue = tool.get("/api/queues/%2F/q")
     assert queue["consumer_utilisation"] == pytest.approx(0.8)
     assert queue["consumer_capacity"] == queue["consumer_utilisation"]

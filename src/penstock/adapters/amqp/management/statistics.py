@@ -1,10 +1,10 @@
-"""What connections, channels, queues, vhosts and the broker count, and the sampler of their rates.
+"""What connections, channels, queues, vhosts and the broker count, and the walk that samples them.
 
 The field names are RabbitMQ's. Every tuple is made of what the objects say at this moment, for the
-views and for the sampler alike; every field of one is a whole number (``Rates`` subtracts them).
+views and for the sampler alike; every field of one is a whole number (rates subtract them).
 
-Not here: the JSON around them (``views.py``), the samples and the counters of deliveries
-(``adapters/amqp/statistics.py``).
+Not here: the JSON around them (``views.py``), the counters of deliveries
+(``adapters/amqp/statistics.py``), the samples (``engine/sampler.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.adapters.amqp.statistics import DeliveryCounters
+from penstock.adapters.amqp.statistics import DeliveryCounters, RateKey
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
 from penstock.flow.reason import Reason
 
@@ -37,7 +37,6 @@ DELIVERY_COUNTERS: Final = (
 _delivery_counters: Final[Callable[[DeliveryCounters], tuple[int, ...]]] = attrgetter(
     *DELIVERY_COUNTERS
 )
-OVERVIEW: Final[Hashable] = "overview"
 
 
 class ConnectionStatistics(NamedTuple):
@@ -130,9 +129,11 @@ def channel_statistics(channel: AmqpChannel) -> ChannelStatistics:
 
 
 def queue_statistics(queue: AmqpQueue) -> QueueStatistics:
-    ready, unacked = queue.ready, queue.unacked
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
-    unserved_ms = subscription.unserved_ms if subscription is not None else 0
+    ready = unacked = unserved_ms = 0
+    if subscription is not None:
+        ready, unacked = subscription.counts()
+        unserved_ms = subscription.unserved_ms
     published = sum([each.index.next_offset for each in queue.topic.queues])
     return QueueStatistics(
         ready + unacked, ready, unacked, published, unserved_ms, *_delivery_counters(queue.counters)
@@ -171,93 +172,124 @@ def broker_statistics(broker: AmqpBroker, vhosts: Iterable[QueueStatistics]) -> 
 
 # What samples of an object are kept under.
 
-
-def vhost_key(vhost: VirtualHost) -> Hashable:
-    return "vhost", vhost.name
-
-
-def queue_key(queue: AmqpQueue) -> Hashable:
-    return "queue", queue.topic.topic_id
+VHOST: Final = "amqp.vhost"
+QUEUE: Final = "amqp.queue"
+CONNECTION: Final = "amqp.connection"
+CHANNEL: Final = "amqp.channel"
+OVERVIEW: Final[RateKey] = ("amqp.overview", 0)
 
 
-def connection_key(connection: AmqpConnection) -> Hashable:
-    return "connection", connection.connection_id
+def vhost_key(vhost: VirtualHost) -> RateKey:
+    return VHOST, vhost.name
 
 
-def channel_key(channel: AmqpChannel) -> Hashable:
-    return "channel", channel.connection.connection_id, channel.number
+def queue_key(queue: AmqpQueue) -> RateKey:
+    return QUEUE, queue.topic.topic_id
 
 
-# ---- sampler ------------------------------------------------------------------------------------
-
-SAMPLE_INTERVAL_MS: Final = 5_000
-"""From sample to sample (RabbitMQ: ``collect_statistics_interval``)."""
-OBJECTS_PER_STEP: Final = 100
-PAUSE_MS: Final = 50
+def connection_key(connection: AmqpConnection) -> RateKey:
+    return CONNECTION, connection.connection_id
 
 
-class Sampler:
-    """Takes the samples that rates are made of: everything once in five seconds.
+def channel_key(channel: AmqpChannel) -> RateKey:
+    return CHANNEL, (channel.connection.connection_id, channel.number)
 
-    A sweep looks at every connection, channel and queue that AMQP knows, ``OBJECTS_PER_STEP`` of
-    them at a time with ``PAUSE_MS`` between, so that thousands of queues never hold up a turn: with
-    more than about ten thousand objects a sweep takes longer than five seconds, and rates are means
-    of that time. Totals of vhosts and of the broker are added up on the way. A task of the broker's
-    timers.
+
+# ---- walk ---------------------------------------------------------------------------------------
+
+
+class AmqpWalk:
+    """Samples every connection, channel and queue that AMQP knows, for the broker's sampler.
+
+    Totals of vhosts and of the broker are the sums of what was sampled, kept on the way: only what
+    moved is added.
     """
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
-        self._next_ms = self._began_ms = broker.clock.monotonic_ms()
-        self._sweep: Iterator[None] | None = None
+        self._sampler = sampler = broker.engine.sampler
+        live = broker.connections
+        self._moved = sampler.stamps(lambda key: key in live)
+        self._connections = sampler.table(
+            CONNECTION, ConnectionStatistics._fields, lambda key: key in live
+        )
+        self._channels = sampler.table(CHANNEL, ChannelStatistics._fields, self._has_channel)
+        # What is gone is dropped by ``_removed``.
+        self._queues = sampler.table(QUEUE, QueueStatistics._fields, lambda _: True)
+        vhosts = broker.vhosts
+        self._vhosts = sampler.table(VHOST, QueueStatistics._fields, lambda key: key in vhosts)
+        self._overview = sampler.table(OVERVIEW[0], BrokerStatistics._fields, lambda _: True)
+        self._totals: dict[VirtualHost, list[int]] = {}
+        # Of each queue that is sampled, by topic.
+        self._counters: dict[Topic, DeliveryCounters] = {}
+        broker.engine.watch_removals(self._removed)
+        broker.engine.hop_rates.looks.append(self)
+        sampler.add(self.steps)
 
-    def next_deadline_ms(self) -> int | None:
-        return self._next_ms
-
-    def due(self, now_ms: int) -> None:
-        if self._sweep is None:
-            self._sweep = self._walk()
-            self._began_ms = now_ms
-        for _ in range(OBJECTS_PER_STEP):
-            if next(self._sweep, self) is self:
-                self._sweep = None
-                self._next_ms = max(self._began_ms + SAMPLE_INTERVAL_MS, now_ms + PAUSE_MS)
-                return
-        self._next_ms = now_ms + PAUSE_MS
-
-    def _walk(self) -> Iterator[None]:
-        """Sample everything, pausing after each object."""
-        broker = self._broker
-        rates, clock = broker.context.rates, broker.clock
+    def steps(self) -> Iterator[int]:
+        """Connections and channels, and the totals; queues come with the topics that moved."""
+        broker, sampler = self._broker, self._sampler
         for connection in list(broker.connections.values()):
-            rates.sample(
-                connection_key(connection), connection_statistics(connection), clock.monotonic_ms()
-            )
-            yield
-            for channel in list(connection.channels.values()):
-                rates.sample(
-                    channel_key(channel), channel_statistics(channel), clock.monotonic_ms()
-                )
-                yield
-        totals = {vhost: deleted_queue_statistics(vhost.gone) for vhost in broker.vhosts.values()}
-        seen: list[tuple[VirtualHost, AmqpQueue, QueueStatistics]] = []
-        for topic in broker.engine.topics():
-            vhost = broker.vhost_of(topic)
-            queue = None if vhost is None else vhost.queues.known(topic)
-            if vhost in totals and queue is not None:
-                statistics = queue_statistics(queue)
-                rates.sample(queue_key(queue), statistics, clock.monotonic_ms())
-                totals[vhost] = totals[vhost].plus(statistics)
-                seen.append((vhost, queue, statistics))
-            yield
-        for vhost, queue, statistics in seen:
-            if queue.is_deleted:
-                totals[vhost] = totals[vhost].plus(statistics, -1)
-        now_ms = clock.monotonic_ms()
-        for vhost, statistics in totals.items():
-            rates.sample(vhost_key(vhost), statistics, now_ms)
-        rates.sample(OVERVIEW, broker_statistics(broker, totals.values()), now_ms)
-        rates.swept()
+            key = connection.connection_id
+            # Whatever moves on a connection comes or goes as bytes.
+            if self._moved.is_moved(key, connection.received_bytes + connection.sent_bytes):
+                self._connections.note(key, connection_statistics(connection), sampler.now_ms)
+                for channel in list(connection.channels.values()):
+                    figures = channel_statistics(channel)
+                    self._channels.note((key, channel.number), figures, sampler.now_ms)
+                    yield 1
+            yield 1
+        wholes = []
+        for vhost in list(broker.vhosts.values()):
+            total = QueueStatistics(*self._total(vhost))
+            whole = deleted_queue_statistics(vhost.gone).plus(total)
+            self._vhosts.note(vhost.name, whole, sampler.now_ms)
+            wholes.append(whole)
+            yield 1
+        self._overview.note(OVERVIEW[1], broker_statistics(broker, wholes), sampler.now_ms)
+
+    def stamp(self, topic: Topic) -> int:
+        """What the engine does not see: that AMQP came to know it, and gets that found nothing."""
+        counters = self._counters.get(topic)
+        if counters is None:
+            return 0 if self._queue(topic) is None else 1
+        return 2 + counters.get_empty
+
+    def look(self, topic: Topic) -> None:
+        queue = self._queue(topic)
+        vhost = self._broker.vhost_of(topic)
+        if queue is None or vhost is None:
+            return
+        self._counters[topic] = queue.counters
+        total = self._total(vhost)
+        self._queues.still_sweeps = self._broker.engine.hop_rates.still_sweeps
+        self._queues.note(topic.topic_id, queue_statistics(queue), self._sampler.now_ms, total)
+
+    def _queue(self, topic: Topic) -> AmqpQueue | None:
+        vhost = self._broker.vhost_of(topic)
+        queue = None if vhost is None else vhost.queues.known(topic)
+        return None if queue is None or queue.is_deleted else queue
+
+    def _total(self, vhost: VirtualHost) -> list[int]:
+        found = self._totals.get(vhost)
+        if found is None:
+            living = set(self._broker.vhosts.values())
+            self._totals = {each: sums for each, sums in self._totals.items() if each in living}
+            found = self._totals[vhost] = list(_NOTHING)
+        return found
+
+    def _removed(self, topic: Topic) -> None:
+        # At once: what it counted goes on in ``gone`` of its vhost, and must not count twice.
+        self._queues.drop(topic.topic_id)
+        self._counters.pop(topic, None)
+
+    def _has_channel(self, key: Hashable) -> bool:
+        assert isinstance(key, tuple)
+        connection = self._broker.connections.get(key[0])
+        return connection is not None and key[1] in connection.channels
+
+
+_NOTHING: Final = (0,) * len(QueueStatistics._fields)
 
 
 # ---- states -------------------------------------------------------------------------------------

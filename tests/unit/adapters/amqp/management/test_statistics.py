@@ -3,11 +3,8 @@
 from itertools import pairwise
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.management import statistics as sampler_module
 from penstock.adapters.amqp.management.statistics import (
     OVERVIEW,
-    PAUSE_MS,
-    SAMPLE_INTERVAL_MS,
     channel_key,
     channel_state,
     connection_key,
@@ -16,6 +13,8 @@ from penstock.adapters.amqp.management.statistics import (
     queue_state,
     vhost_key,
 )
+from penstock.engine import sampler as sampler_module
+from penstock.engine.sampler import PAUSE_MS, WINDOW_MS
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.wire.amqp.methods.basic import Consume
@@ -23,16 +22,17 @@ from penstock.wire.amqp.methods.queue import Declare, Delete
 
 
 def passed(bench, ms):
-    """Time goes on, and the house's timers are called as a server would; when they were."""
-    broker, end_ms = bench.broker, bench.clock.monotonic_ms() + ms
+    """Time goes on, and the sampler is called as a server would; when it was."""
+    sampler, end_ms = bench.broker.engine.sampler, bench.clock.monotonic_ms() + ms
     calls = []
     while True:
         now_ms = bench.clock.monotonic_ms()
         calls.append(now_ms)
-        broker.timers.due(now_ms)
+        if now_ms >= sampler.next_deadline_ms():
+            sampler.due(now_ms)
         if now_ms >= end_ms:
             return calls
-        bench.advance(min(end_ms, max(now_ms + 1, broker.timers.next_deadline_ms())) - now_ms)
+        bench.advance(min(end_ms, max(now_ms + 1, sampler.next_deadline_ms())) - now_ms)
 
 
 def publish(peer, messages, name="q"):
@@ -44,35 +44,35 @@ def publish(peer, messages, name="q"):
 def test_everything_has_its_rate_after_two_samples(bench, peer):
     peer.call(1, Declare(0, "q"))
     broker = bench.broker
-    passed(bench, SAMPLE_INTERVAL_MS)
+    passed(bench, WINDOW_MS)
     publish(peer, 50)
-    passed(bench, SAMPLE_INTERVAL_MS)
+    passed(bench, WINDOW_MS)
     queue = broker.vhosts["/"].queues.get("q")
     channel = peer.session.channels[1]
     keys = (queue_key(queue), channel_key(channel), connection_key(peer.session), OVERVIEW)
     assert [broker.context.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
     assert broker.context.rates.per_second(vhost_key(broker.vhosts["/"]))["messages"] == 10.0
-    passed(bench, SAMPLE_INTERVAL_MS)
+    passed(bench, WINDOW_MS)
     assert broker.context.rates.per_second(queue_key(queue))["publish"] == 0.0
 
 
 def test_what_is_gone_is_forgotten(bench, peer):
     peer.call(1, Declare(0, "q"))
     key = queue_key(bench.broker.vhosts["/"].queues.get("q"))
-    passed(bench, 2 * SAMPLE_INTERVAL_MS)
+    passed(bench, 2 * WINDOW_MS)
     assert bench.broker.context.rates.per_second(key) is not None
     peer.call(1, Delete(0, "q"))
-    passed(bench, 2 * SAMPLE_INTERVAL_MS)
+    passed(bench, 2 * WINDOW_MS)
     assert bench.broker.context.rates.per_second(key) is None
 
 
 def test_many_objects_are_sampled_in_small_steps(bench, peer, monkeypatch):
-    monkeypatch.setattr(sampler_module, "OBJECTS_PER_STEP", 3)
+    monkeypatch.setattr(sampler_module, "SLICE_OBJECTS", 3)
     for number in range(10):
         peer.call(1, Declare(0, f"q{number}"))
     broker = bench.broker
-    passed(bench, SAMPLE_INTERVAL_MS)
-    calls = passed(bench, 2 * SAMPLE_INTERVAL_MS)
+    passed(bench, WINDOW_MS)
+    calls = passed(bench, 2 * WINDOW_MS)
     pauses = [later - sooner for sooner, later in pairwise(calls)]
     assert pauses.count(PAUSE_MS) >= 2 * 3
     queues = list(broker.vhosts["/"].queues)
@@ -83,26 +83,27 @@ def test_many_objects_are_sampled_in_small_steps(bench, peer, monkeypatch):
 def test_totals_do_not_go_back_when_a_queue_is_deleted_in_the_midst_of_a_sweep(
     bench, peer, monkeypatch
 ):
-    monkeypatch.setattr(sampler_module, "OBJECTS_PER_STEP", 3)
+    monkeypatch.setattr(sampler_module, "SLICE_OBJECTS", 3)
     for name in ("a", "b", "c"):
         peer.call(1, Declare(0, name))
         publish(peer, 4, name)
         peer.call(1, Consume(0, name, name, is_no_ack=True))
     broker = bench.broker
-    passed(bench, 2 * SAMPLE_INTERVAL_MS)
-    broker.timers.due(bench.clock.monotonic_ms())
-    bench.advance(SAMPLE_INTERVAL_MS)
-    broker.timers.due(bench.clock.monotonic_ms())
+    passed(bench, 2 * WINDOW_MS)
+    broker.engine.sampler.due(bench.clock.monotonic_ms())
+    bench.advance(WINDOW_MS)
+    broker.engine.sampler.due(bench.clock.monotonic_ms())
     peer.call(1, Delete(0, "a"))
     peer.call(1, Delete(0, "c"))
-    passed(bench, SAMPLE_INTERVAL_MS)
+    passed(bench, WINDOW_MS)
     rates = broker.context.rates.per_second(OVERVIEW)
     assert rates["deliver_no_ack"] == 0.0
-    assert broker.context.rates._histories[OVERVIEW].now.deliver_no_ack == 12
+    kind, key = OVERVIEW
+    assert broker.engine.sampler._tables[kind].last(key)["deliver_no_ack"] == 12
 
 
 def test_a_house_without_anything_is_sampled_too(bench):
-    passed(bench, 2 * SAMPLE_INTERVAL_MS)
+    passed(bench, 2 * WINDOW_MS)
     assert bench.broker.context.rates.per_second(OVERVIEW)["publish"] == 0.0
 
 
