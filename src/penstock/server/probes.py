@@ -119,8 +119,10 @@ class Probes:
         return self.memory_used > self.memory_limit * NEAR_RATIO
 
     def _has_trimmed(self) -> bool:
+        if self._trim is None:
+            return False
         now = self._loop.time()
-        if self._trim is None or now < self._trimmed_at + TRIM_SECONDS:
+        if now < self._trimmed_at + TRIM_SECONDS:
             return False
         self._trimmed_at = now
         self._trim()
