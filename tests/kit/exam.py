@@ -85,8 +85,11 @@ class Reader:
 class Exam:
     """A broker with an audit queue that nobody reads on purpose."""
 
-    def __init__(self, make: type[Workbench] = Workbench, **flow: Any) -> None:
-        self.bench: Any = make(Settings(flow=FlowSettings(pending_publishes_max=0, **flow)))
+    def __init__(
+        self, make: type[Workbench] = Workbench, *, parts: dict[str, Any] | None = None, **flow: Any
+    ) -> None:
+        own = FlowSettings(**{"pending_publishes_max": 0, **flow})
+        self.bench: Any = make(Settings(flow=own, **(parts or {})))
         audit = self.bench.topic("audit")
         self.bench.engine.create_subscription(audit.name, "archive", EVERYTHING)
         self.bench.publish(self.bench.channel(), audit, *[b"x"] * 500)
@@ -148,6 +151,6 @@ class Exam:
         assert answer.sentence
         assert answer.headline
         if waiting is not None:
-            assert sorted(each.id for each in answer.waiters) == sorted(waiting)
-            assert answer.waiters_total == len(waiting)
+            named = sorted(each.id for each in answer.waiters)
+            assert (named, answer.waiters_total) == (sorted(waiting), len(waiting)), named
         return answer

@@ -408,10 +408,11 @@ class TopicLimits:
         self.begin(turn, wall_ms)
         full = self._full(_ONE_MORE, self._topic.policy)
         if full:
-            return Hold(Reason.HELD, full)
+            return Hold(Reason.HELD, self._culprit(full))
         found = self._over_quota(self._backlogs, self._age_ms)
         if isinstance(found, Refusal):
-            return Hold(Reason.QUOTA, found.text)
+            backlog = max(self._backlogs.values())
+            return Hold(Reason.QUOTA, self._quota_culprit(found.text, backlog))
         found = found or self._too_fast(now_ms)
         if found is None and self.spark is not None and self.spark.query not in exempt:
             return self.spark.judge(1, 1, now_ms)
@@ -448,9 +449,7 @@ class TopicLimits:
             slowest = max(holders(self._topic), key=lambda each: _backlog(each, self._topic))
             text += f"; subscription {slowest.name} has not settled it"
             if verdict is QuotaDecision.HOLD:
-                is_age = self._quota.judge(backlog, 0) is not QuotaDecision.HOLD
-                setting = "quota_age_ms_max" if is_age else "quota_bytes_max"
-                return Hold(Reason.QUOTA, Culprit(text, limit_id(setting, self._topic.name)))
+                return Hold(Reason.QUOTA, self._quota_culprit(text, backlog))
             return Refusal(RefusalKind.QUOTA, topic_culprit(self._topic.name), text)
         return None
 
@@ -465,6 +464,11 @@ class TopicLimits:
             culprit = Culprit(text, limit_id(setting, self._topic.name))
             return Hold(Reason.RATE, culprit, now_ms + wait_ms)
         return None
+
+    def _quota_culprit(self, text: str, backlog: int) -> Culprit:
+        is_bytes = self._quota.judge(backlog, 0) in (QuotaDecision.HOLD, QuotaDecision.REFUSE)
+        setting = "quota_bytes_max" if is_bytes else "quota_age_ms_max"
+        return Culprit(text, limit_id(setting, self._topic.name))
 
     def _culprit(self, full: str) -> Culprit:
         setting = "bytes_max" if full.endswith("(bytes_max)") else "length_max"

@@ -185,6 +185,8 @@ class QueryView(msgspec.Struct, frozen=True):
     """How often it asked for messages; 0 = it has a lease and did not begin."""
     age_ms: int | None = None
     """Of the oldest message it did not get; None = not known."""
+    own_rows_max: int = 0
+    """Rows of its last batch when its user allows no more (``maxRowsPerTrigger``); else 0."""
 
 
 class ConsumerView(msgspec.Struct, frozen=True):
@@ -474,6 +476,7 @@ CAUSE_WORDS: Final = {
     "read": "its read is slow",
     "transform": "its transform is slow",
     "sink": "its sink is slow",
+    "transform-or-sink": "its transform or its sink is slow",
     "unknown": "which part of it is slow is not known",
     "own-limit": "takes no more than its own limit allows",
     "silent": "does not poll",
@@ -1049,7 +1052,9 @@ def _query(stage: StageView, query: QueryView) -> Finding | None:
         return found(
             f"The lease of Spark query {query.name} is broken: {query.lease_text}.", "lease-broken"
         )
-    if not stage.ready:
+    progress = stage.progress
+    is_behind = progress is None or progress.is_behind or query.is_holding
+    if not stage.ready or not is_behind:
         return None
     if not query.is_alive:
         if not query.polls:
@@ -1057,17 +1062,16 @@ def _query(stage: StageView, query: QueryView) -> Finding | None:
         return found(f"{behind}, and it does not poll.", "silent")
     if not (query.is_limited or query.is_holding):
         return None
-    if query.slow_part == "own-limit":
-        part = "it takes no more than its own limit allows (maxRowsPerTrigger)"
-    elif query.slow_part == "transform or sink":
-        part = "its transform or sink is the slow part"
-    else:
-        part = f"its {query.slow_part} is the slow part" if query.slow_part else ""
-    part = part or "which part is unknown"
+    cause = (query.slow_part or "unknown").replace(" ", "-")
+    part = f"its {query.slow_part} is the slow part" if query.slow_part else "which part is unknown"
+    if query.own_rows_max:
+        cause = "own-limit"
+        part = (
+            f"it takes no more than its own limit allows (maxRowsPerTrigger {query.own_rows_max})"
+        )
     waits = "; publishers wait for it" if query.is_holding else ""
     return found(
-        f"{behind} at {round(query.messages_per_s)} messages a second: {part}{waits}.",
-        query.slow_part or "unknown",
+        f"{behind} at {round(query.messages_per_s)} messages a second: {part}{waits}.", cause
     )
 
 

@@ -109,6 +109,9 @@ class PollRequest(QueryRequest, Generic[Q], tag="poll"):
     rows_min: int = 0
     """Not answered with fewer, as long as ``wait_ms`` is not over."""
     wait_ms: int = 0
+    own_rows_max: int = 0
+    """What its user allows a batch (``maxRowsPerTrigger``); 0 = nothing was said. ``rows_max`` may
+    be less, by what earlier batches have taught."""
     report: BatchProgress | None = None
     maker: str = ""
     """For whom a query counts that is made (``flow/reserve.py``): the Flight process says it,
@@ -271,6 +274,8 @@ class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     """As that of a poll."""
     wait_ms: int = 0
     """How long it may wait for its topics before it is answered with ``held``."""
+    put_ms: float = 0
+    """What the longest of its puts took, without the time in which the rows were made."""
 
 
 class CommitBatchResponse(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -38,6 +38,10 @@ KINDS: Final = (
 """What the ``kind`` of a refusal can be; only "unreachable" may pass by asking again."""
 
 
+TRANSFORM_OR_SINK: Final = "transform or sink"
+"""The slow part of a batch where its tasks do both, and only their sum is known."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchProgress:
     """How a query did its last batch; times that are not known are 0."""
@@ -51,6 +55,9 @@ class BatchProgress:
     read_ms: float = 0
     transform_ms: float = 0
     sink_ms: float = 0
+    """Outside its tasks."""
+    put_ms: float = 0
+    """Of the writer in its tasks, the longest; only Penstock's own says so."""
     batch_id: int = -1
     query_id: str = ""
     """Spark's."""
@@ -77,6 +84,7 @@ class BatchProgress:
             read_ms=self.read_ms or before.read_ms,
             transform_ms=self.transform_ms or before.transform_ms,
             sink_ms=self.sink_ms or before.sink_ms,
+            put_ms=self.put_ms or before.put_ms,
             batch_id=self.batch_id if self.batch_id >= 0 else before.batch_id,
             query_id=self.query_id or before.query_id,
             query_name=self.query_name or before.query_name,
@@ -90,10 +98,16 @@ class BatchProgress:
         """read, transform or sink, whichever took longest; empty when that is not known.
 
         A task that read all its rows at once does not see what they cost behind it; Spark's own
-        figure for the tasks does.
+        figure for the tasks does. Transforming and writing are done in the same tasks: they can be
+        told apart when Penstock's writer has timed itself.
         """
         behind_ms = max(self.transform_ms, self.work_ms - self.read_ms)
-        parts = {"read": self.read_ms, "transform": behind_ms, "sink": self.sink_ms}
+        if self.put_ms:
+            transform_ms = max(0.0, behind_ms - self.put_ms)
+            sink_ms = self.sink_ms + self.put_ms
+            parts = {"read": self.read_ms, "transform": transform_ms, "sink": sink_ms}
+        else:
+            parts = {"read": self.read_ms, TRANSFORM_OR_SINK: behind_ms, "sink": self.sink_ms}
         name = max(parts, key=lambda each: parts[each])
         return name if parts[name] > 0 else ""
 

@@ -62,6 +62,7 @@ class FlightUpstream:
                 start=with_queue_numbers(request.start),
                 epoch=request.epoch,
                 rows_max=request.rows_max,
+                own_rows_max=request.own_rows_max,
                 bytes_max=request.bytes_max,
                 rows_min=request.rows_min,
                 wait_ms=request.wait_ms,

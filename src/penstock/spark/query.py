@@ -159,6 +159,7 @@ class BatchPlanner:
             start=start.offsets,
             epoch=start.epoch,
             rows_max=rows_max,
+            own_rows_max=0 if is_unlimited else self._options.rows_max,
             bytes_max=0 if is_unlimited else self._options.bytes_max,
             rows_min=0 if is_bounded else self._rows_wanted(rows_max),
             wait_ms=0 if is_bounded else POLL_MS,

@@ -219,6 +219,7 @@ def commit(
         is_streaming=is_streaming,
         checkpoint=query if is_streaming else "",
         is_single=not (is_streaming or options.transactional_id),
+        put_ms=max((each.put_ms for each in puts), default=0.0),
     )
     with _driver_client(options) as client:
         answer = client.commit_batch(request, patience_s=options.commit_s)

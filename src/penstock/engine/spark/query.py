@@ -129,6 +129,7 @@ class Query:
         "lease",
         "lost",
         "name",
+        "own_rows_max",
         "polls",
         "reads",
         "retried",
@@ -162,6 +163,8 @@ class Query:
         """Wall time of the row in the catalog."""
         self.is_limited = False
         """True when the last batch was smaller than what was there: its own limits bound it."""
+        self.own_rows_max = 0
+        """Rows of the last batch when they are all that its user allows; 0 = it is not at that."""
         self.polls = 0
         self.retried = 0
         self.dead = 0

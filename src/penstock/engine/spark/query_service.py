@@ -30,6 +30,7 @@ from penstock.model.queries import (
     LOCATED_ENTRIES_MAX,
     AnyRequest,
     AnyResponse,
+    CommitBatchRequest,
     EmptyResponse,
     IndexFile,
     LeaseRequest,
@@ -129,6 +130,11 @@ class QueryService:
         return self._store.epoch
 
     @property
+    def behind_ms(self) -> int:
+        """From which age on a query is behind."""
+        return self._chain.flow.behind_ms
+
+    @property
     def wall_ms(self) -> int:
         """Wall time, as messages are stamped with it."""
         return self._chain.clock.wall_ms()
@@ -136,6 +142,8 @@ class QueryService:
     def handle(self, request: AnyRequest, outlet: QueryOutlet) -> AnyResponse | None:
         """The response, or None when ``outlet`` gets it later; raises ``QueryRefused``."""
         if isinstance(request, STAGE_REQUESTS):
+            if isinstance(request, CommitBatchRequest) and request.put_ms:
+                self._note_put(request)
             return self.staged.handle(request, outlet)
         return self._handle(request, outlet)
 
@@ -387,6 +395,12 @@ class QueryService:
         query.dead += progress.dead
         self.registry.heartbeat(query)
 
+    def _note_put(self, request: CommitBatchRequest) -> None:
+        """The writer of a query has timed itself; Spark's id says which query that is."""
+        for query in self.registry.queries.values():
+            if query.last.query_id == request.query:
+                query.last = BatchProgress(put_ms=request.put_ms).over(query.last)
+
     def _check(self, request: PollRequest[int]) -> None:
         """Refuse offsets of another time: they may name other messages (D7)."""
         if not request.subscription:
@@ -479,6 +493,8 @@ class QueryService:
         answer.lag_ms = self.wall_ms - oldest_ms
         query.drain.gave(answer.rows, answer.bytes, self._chain.now_ms)
         query.is_limited = answer.rows < answer.lag_rows
+        is_at_own = query.is_limited and answer.rows >= request.own_rows_max > 0
+        query.own_rows_max = request.own_rows_max if is_at_own else 0
         query.had_batch |= answer.rows > 0
         query.state = "running" if answer.rows else "idle"
         answer.held = next(

@@ -103,6 +103,7 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
         lease_text=query.lease.text if query.lease.is_broken else "",
         polls=query.polls,
         age_ms=backlog.age_ms,
+        own_rows_max=query.own_rows_max,
     )
     return StageView(
         "query",
@@ -111,6 +112,14 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
         query=view,
         id=object_id("query", query.name),
         belongs_to=topic.name.id,
+        progress=query.reads[topic].progress.view(
+            now_ms,
+            age_ms=backlog.age_ms,
+            ready=backlog.messages,
+            unacked_age_ms=0,
+            is_read=True,
+            behind_ms=service.behind_ms,
+        ),
     )
 
 

@@ -28,6 +28,7 @@ from penstock.engine.spark.topic_search import WAYS_MAX
 from penstock.engine.topic import DirectRoute
 from penstock.model.names import topic_name
 from penstock.model.queries import (
+    CommitBatchRequest,
     LeaseRequest,
     LeaseResponse,
     LocateRequest,
@@ -267,17 +268,40 @@ def test_what_tasks_listener_and_poll_say_of_a_batch_adds_up_in_any_order(bench,
             last = word.over(last)
         assert (last.rows, last.bytes, last.batch_id, last.query_name) == (5, 50, 4, "etl")
         assert (last.read_ms, last.transform_ms, last.sink_ms) == (30, 400, 100)
-        assert last.slow_part == "transform"
+        assert last.slow_part == "transform or sink", "tasks do both"
 
 
 def test_work_that_no_task_saw_is_the_transformations(bench, orders):
     # A range of a few hundred rows is read at once; the slow function behind it runs later.
     task = BatchProgress(rows=300, read_ms=20, transform_ms=5, batch_id=4)
     spark = BatchProgress(rows=300, batch_ms=7900, work_ms=7500, sink_ms=300, batch_id=4)
-    assert spark.over(task).slow_part == "transform"
-    assert task.over(spark).slow_part == "transform"
+    assert spark.over(task).slow_part == "transform or sink"
+    assert task.over(spark).slow_part == "transform or sink"
     slow_read = BatchProgress(rows=300, read_ms=7400, batch_id=5)
     assert spark.over(slow_read).slow_part == "read"
+
+
+@pytest.mark.parametrize(
+    ("put_ms", "part"), [(6000, "sink"), (500, "transform"), (0, "transform or sink")]
+)
+def test_a_writer_that_times_itself_tells_transform_and_sink_apart(bench, orders, put_ms, part):
+    report = BatchProgress(
+        rows=300, batch_ms=7900, work_ms=7500, read_ms=20, batch_id=4, query_id="of-spark"
+    )
+    bench.poll(report=report)
+    request = CommitBatchRequest(sink="s", query="of-spark", batch=4, put_ms=put_ms)
+    bench.engine.queries.handle(request, Asker())
+    assert bench.query().last.slow_part == part
+
+
+def test_a_query_at_its_users_own_limit_is_known_by_the_rows_of_its_batch(bench, orders):
+    fill(bench, orders, 50)
+    bench.poll(rows_max=10, own_rows_max=10)
+    assert bench.query().own_rows_max == 10
+    bench.poll(rows_max=5, own_rows_max=10)
+    assert bench.query().own_rows_max == 0, "what earlier batches have taught is not its user's"
+    bench.poll(rows_max=100, own_rows_max=100)
+    assert bench.query().own_rows_max == 0
 
 
 def span_of(queue, start, end):

@@ -1,0 +1,196 @@
+"""The exam of Spark's queries and sinks: which part is slow, and what is its own limit."""
+
+import pytest
+
+from kit.exam import Exam
+from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.spark_brake import Backpressure
+from penstock.model.queries import CommitBatchRequest, LeaseRequest, PollRequest, StageRoomRequest
+from penstock.model.spark_batch import BatchProgress
+from penstock.settings.protocols import SparkSettings
+
+ROWS = 10
+"""Of one batch: less than comes in a second."""
+
+
+class Asker:
+    def __init__(self):
+        self.answers = []
+
+    def answered(self, order, answer):
+        self.answers.append(answer)
+
+
+class SparkExam(Exam):
+    """A topic with a query that takes ten rows a second."""
+
+    def __init__(self, **spark):
+        super().__init__(parts={"spark": SparkSettings(**spark)})
+        self.orders = self.bench.topic("orders")
+        self.channel = self.bench.channel()
+        self.position = 0
+
+    def poll(self, **changes):
+        order = PollRequest(
+            subscription="etl",
+            topics=["orders"],
+            start={"orders": {0: self.position}},
+            **{"rows_max": ROWS, **changes},
+        )
+        answer = self.bench.engine.queries.poll(order, Asker())
+        self.bench.settle()
+        self.position = answer.ends["orders"][0]
+
+    def run(self, seconds, *, published=3 * ROWS, **poll):
+        for _ in range(seconds):
+            self.publish(self.orders, published, self.channel)
+            self.poll(**poll)
+            self.bench.advance(1_000)
+
+    def drain(self):
+        """It has read everything, and says so."""
+        self.poll(rows_max=0)
+        self.poll(rows_max=0)
+        self.ok()
+
+
+def times(**parts):
+    return BatchProgress(rows=ROWS, batch_ms=1_000, query_id="of-spark", **parts)
+
+
+@pytest.fixture
+def exam():
+    exam = SparkExam()
+    exam.poll()
+    exam.run(3, published=ROWS // 2)
+    exam.ok()
+    return exam
+
+
+@pytest.mark.parametrize(
+    ("part", "progress", "put_ms"),
+    [
+        ("read", times(read_ms=800, work_ms=900, sink_ms=50), 0),
+        ("sink", times(read_ms=50, work_ms=100, sink_ms=800), 0),
+        ("transform-or-sink", times(read_ms=50, work_ms=900, sink_ms=40), 0),
+        ("transform", times(read_ms=50, work_ms=900, sink_ms=40), 100),
+        ("sink", times(read_ms=50, work_ms=900, sink_ms=40), 700),
+    ],
+)
+def test_a_query_that_is_slow_in_a_part(exam, part, progress, put_ms):
+    exam.run(1, report=progress)
+    commit = CommitBatchRequest(sink="s", query="of-spark", batch=0, put_ms=put_ms)
+    exam.bench.engine.queries.handle(commit, Asker())
+    exam.run(12, report=progress)
+    found = exam.found("behind", part, "query/etl")
+    assert found.path == ("topic/orders", "query/etl")
+    since_ms = found.since_ms
+    exam.run(3, report=progress)
+    assert exam.found("behind", part, "query/etl").since_ms == since_ms
+    exam.drain()
+
+
+def test_a_query_that_takes_what_its_user_allows_is_at_its_own_limit(exam):
+    progress = times(read_ms=800, work_ms=900)
+    exam.run(12, own_rows_max=ROWS, report=progress)
+    found = exam.found("behind", "own-limit", "query/etl")
+    assert f"maxRowsPerTrigger {ROWS}" in found.sentence
+    exam.drain()
+
+
+def test_a_query_that_catches_up_is_ok_in_every_look(exam):
+    exam.publish(exam.orders, 400, exam.channel)
+    for _ in range(30):
+        exam.publish(exam.orders, 2, exam.channel)
+        exam.poll(rows_max=15)
+        exam.bench.advance(1_000)
+        exam.ok()
+
+
+def test_a_query_that_holds_publishers_is_to_blame_and_its_part_is_the_cause(exam):
+    policy = TopicPolicy(spark_backpressure=Backpressure.HARD, spark_backlog_messages_max=60)
+    exam.bench.engine.set_policy(exam.orders.name, policy)
+    progress = times(read_ms=50, work_ms=100, sink_ms=800)
+    exam.run(8, report=progress)
+    waiting = [exam.channel.connection.stage.id]
+    found = exam.found("holding", "sink", "query/etl", waiting=waiting)
+    assert "its sink is the slow part" in found.detail
+    exam.bench.engine.set_policy(exam.orders.name, TopicPolicy())
+    exam.bench.advance(1_000)
+    exam.drain()
+
+
+def test_a_query_that_does_not_poll(exam):
+    exam.publish(exam.orders, 20, exam.channel)
+    exam.bench.advance(70_000)
+    exam.found("behind", "silent", "query/etl", is_lasting=True)
+    exam.drain()
+
+
+def test_a_query_with_a_lease_that_did_not_begin(exam):
+    lease = LeaseRequest(subscription="new", topics=["orders"], start={})
+    exam.bench.engine.queries.handle(lease, Asker())
+    exam.publish(exam.orders, 20, exam.channel)
+    exam.poll(rows_max=0)
+    exam.poll(rows_max=0)
+    exam.bench.advance(70_000)
+    exam.poll(rows_max=0)
+    exam.found("behind", "not-started", "query/new", is_lasting=True)
+    exam.bench.engine.queries.release("new", is_final=True)
+    exam.bench.advance(100)
+    exam.ok()
+
+
+def test_a_query_whose_lease_is_broken_is_told_so_while_its_data_goes():
+    exam = SparkExam(lease_ms_max=60_000)
+    exam.poll()
+    exam.publish(exam.orders, 20, exam.channel)
+    exam.ok()
+    exam.bench.advance(70_000)
+    found = exam.found("behind", "lease-broken", "query/etl", is_lasting=True)
+    assert "lease" in found.sentence
+    exam.drain()
+
+
+# Sinks.
+
+
+def test_a_put_that_waits_for_room_among_staged_rows():
+    exam = SparkExam(stage_bytes_max=100, stage_batch_bytes_max=90)
+
+    def room(query, size, wait_ms=0):
+        key = {"sink": "out", "query": query, "batch": 0, "name": "0.a"}
+        request = StageRoomRequest(bytes=size, wait_ms=wait_ms, **key)
+        return exam.bench.engine.queries.handle(request, Asker())
+
+    room("one", 60)
+    room("two", 40)
+    room("one", 20)
+    exam.ok()
+    assert room("two", 20, 60_000) is None
+    exam.bench.settle()
+    found = exam.found("holding", "stage", "limit/spark.stage_bytes_max", waiting=["sink/two/out"])
+    assert "staged and not committed" in found.sentence
+    exam.bench.advance(61_000)
+    exam.ok()
+
+
+def test_a_put_for_a_topic_at_its_limit_waits_with_the_other_publishers():
+    exam = SparkExam()
+    topic, subscription = exam.topic("full", TopicPolicy())
+    exam.publish(topic, 3)
+    # A batch may pass a limit by itself: it waits where others have passed it.
+    policy = TopicPolicy(length_max=2, overflow=Overflow.HOLD)
+    exam.bench.engine.set_policy(topic.name, policy)
+    channel = exam.bench.channel()
+    exam.publish(topic, 5, channel)
+    key = {"sink": "out", "query": "q", "batch": 0, "name": "0.a", "topics": ["full"]}
+    exam.bench.engine.queries.handle(StageRoomRequest(bytes=9, wait_ms=60_000, **key), Asker())
+    exam.bench.settle()
+    waiting = ["sink/q/out", channel.connection.stage.id]
+    exam.found("holding", "held", "limit/length_max/topic/full", waiting=waiting, is_lasting=True)
+    reader = exam.reader(subscription)
+    reader.ack_all()
+    exam.bench.advance(2_000)
+    reader.ack_all()
+    exam.ok()
