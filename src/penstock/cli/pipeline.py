@@ -1,10 +1,13 @@
 """``penstock pipeline``: run flows from a file with Spark, begin such a file, compact tables."""
 
+import contextlib
+import os
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +25,16 @@ from penstock.spark.options import size
 
 SHIPPED: Final = ("example", "archive", "replay")
 LINE_S: Final = 10.0
-"""Between two lines of a flow that nothing happens to, where there is no terminal."""
+"""Between two lines of a flow that works on, where there is no terminal."""
+NOISE: Final = (
+    b"WARNING: Using incubator modules",
+    b"Setting default log level to",
+    b"To adjust logging level use",
+    b"Picked up JAVA_TOOL_OPTIONS",
+)
+"""What Java and Spark say at every start."""
+LAST_WORDS_S: Final = 1.0
+"""To read what a JVM that ends has still to say."""
 
 
 @click.group("pipeline", short_help="Topics through Spark into topics and tables, from a file.")
@@ -60,10 +72,11 @@ def run(file: str, *, names: tuple[str, ...], is_dry: bool, **chosen: Any) -> No
     flows = pipeline.only(names)
     need_spark()
     try:
-        if is_dry:
-            _dry_run(pipeline, flows, is_json=chosen["is_json"])
-        else:
-            _run(pipeline, flows, **chosen)
+        with error_output(pipeline.redacted):
+            if is_dry:
+                _dry_run(pipeline, flows, is_json=chosen["is_json"])
+            else:
+                _run(pipeline, flows, **chosen)
     except PenstockError as problem:
         raise type(problem)(pipeline.redacted(str(problem))) from None
 
@@ -221,21 +234,25 @@ class JsonLines:
 
 
 class PlainLines:
-    """A file or a pipe: a line of a flow when its state changes, and now and then."""
+    """A file or a pipe: a line of a flow when its state changes, and of one that works on."""
 
     def __init__(self, *, is_once: bool) -> None:
         self._is_once = is_once
         self._shown: dict[str, tuple[str, str]] = {}
         self._next_s: dict[str, float] = {}
+        self._said: dict[str, str] = {}
 
     def __call__(self, figures: Sequence[Figures]) -> None:
         now = time.monotonic()
         for each in figures:
             state = ("running" if each.state == "idle" else each.state, each.text)
-            if self._shown.get(each.flow) == state and now < self._next_s[each.flow]:
+            line = each.bar() if self._is_once else each.line()
+            if self._shown.get(each.flow) == state and (
+                now < self._next_s[each.flow] or line == self._said[each.flow]
+            ):
                 continue
             self._shown[each.flow], self._next_s[each.flow] = state, now + LINE_S
-            line = each.bar() if self._is_once else each.line()
+            self._said[each.flow] = line
             click.echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
@@ -252,6 +269,37 @@ class LiveLines:
         if lines != self._last:
             self._last = lines
             self._screen.show(lines)
+
+
+@contextlib.contextmanager
+def error_output(redacted: Callable[[str], str]) -> Iterator[None]:
+    """Whatever writes to the error output, Spark's processes among them, shows no secret there.
+
+    They inherit the descriptor, and nobody can ask them what they write; so it is a pipe to here.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+
+    def copy() -> None:
+        with open(reading, "rb") as lines, open(kept, "wb", buffering=0) as out:
+            for line in lines:
+                if not line.startswith(NOISE):
+                    with contextlib.suppress(OSError):
+                        out.write(redacted(line.decode("utf-8", "replace")).encode())
+
+    thread = threading.Thread(target=copy, name="error-output", daemon=True)
+    thread.start()
+    back = os.dup(kept)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(back, 2)
+        os.close(back)
+        thread.join(LAST_WORDS_S)
 
 
 def output(*, is_json: bool, is_once: bool) -> JsonLines | PlainLines | LiveLines:

@@ -7,6 +7,7 @@ Not here: what a flow's states mean (``runner.py``), the terminal and signals (`
 """
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import PenstockError
@@ -30,6 +32,8 @@ from penstock.spark.package import write_executor_zip
 from penstock.spark.session import local_session
 
 LOOK_S: Final = 0.25
+PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print every error as JSON, whoever catches it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +156,11 @@ def spark_session(
             f"penstock {pipeline.path.stem}",
             directory=Path(place),
             settings={**master, **pipeline.settings},
+            # A flow's error is told in a sentence; a stack for each task that was tried hides it.
+            log_level=pipeline.settings.get("spark.log.level", "off"),
         )
+        for name in PYSPARK_LOGGERS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
         if pipeline.master and not pipeline.master.startswith("local"):
             # Executors of a cluster have nothing of ours.
             made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))

@@ -157,6 +157,28 @@ def test_a_pipe_gets_a_line_when_a_state_changes_and_not_for_every_batch(capsys)
     assert "no table" in lines[-1]
 
 
+def test_a_pipe_is_not_told_the_same_again_and_again(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(verb.time, "monotonic", lambda: now[0])
+    show = verb.output(is_json=False, is_once=False)
+    for rows in (5, 5, 9):
+        now[0] += verb.LINE_S
+        show([Figures(flow="one", state="running", batch=0, rows=rows), TWO])
+    assert [line.split(" ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "one:", "two:", "one:",
+    ]  # fmt: skip
+
+
+def test_no_process_prints_a_secret_to_the_error_output(capfd):
+    with verb.error_output(lambda text: text.replace("hunter2", "${PW}")):
+        script = "import sys; print('login hunter2', 'at hunter2', file=sys.stderr)"
+        subprocess.run([sys.executable, "-c", script], check=True)
+        os.write(2, b"WARNING: Using incubator modules: jdk.incubator.vector\n")
+        os.write(2, b"no newline: hunter2")
+    os.write(2, b" - as before")
+    assert capfd.readouterr().err == "login ${PW} at ${PW}\nno newline: ${PW} - as before"
+
+
 @pytest.mark.parametrize(("is_once", "words"), [(False, "one: running, 5 rows"), (True, "one [")])
 def test_a_terminal_has_a_line_a_flow_and_a_bar_for_what_ends(capsys, monkeypatch, is_once, words):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
