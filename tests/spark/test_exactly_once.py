@@ -10,11 +10,13 @@ not, but never twice.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import duckdb
 import pytest
@@ -76,7 +78,8 @@ class Job:
     steps = ()
     """At which of them it can die in a commit."""
 
-    def __init__(self, endpoint, place):
+    def __init__(self, cluster, endpoint, place):
+        self.cluster = cluster
         self.endpoint = endpoint
         self.place = place
         self.process = None
@@ -213,8 +216,8 @@ class Tables(Job):
     steps = pipeline_job.STEPS
     victims = ((COMMIT,), (BROKER,), (SPARK,), (SPARK, BROKER))
 
-    def __init__(self, endpoint, place):
-        super().__init__(endpoint, place)
+    def __init__(self, cluster, endpoint, place):
+        super().__init__(cluster, endpoint, place)
         flows = FLOW.replace("KIND", "parquet") + FLOW.replace("KIND", "delta")
         (place / "flows.toml").write_text(PIPELINE.replace("ENDPOINT", endpoint) + flows)
         (place / "functions.py").write_text(FUNCTIONS)
@@ -228,6 +231,20 @@ class Tables(Job):
             self.spawn("kit.pipeline_job", "flows.toml", **{STEP: step})
         else:
             self.spawn("penstock", "pipeline", "run", "flows.toml", "--json")
+
+    def work(self):
+        super().work()
+        # What a flow counts is in the broker's metrics.
+        eventually(lambda: self.dead_letters_counted() > 0, seconds=SETTLE_S)
+
+    def dead_letters_counted(self):
+        page = f"http://{self.cluster.broker.endpoints['http']}/metrics"
+        with urllib.request.urlopen(page) as answer:
+            text = answer.read().decode()
+        found = re.search(
+            r'^penstock_query_dead_letters_total\{query="delta"\} (.*)$', text, re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
 
     def commits(self):
         state = self.place / "penstock-pipelines"
@@ -296,7 +313,7 @@ def test_every_confirmed_message_is_written_exactly_once(tmp_path, is_long, chos
         pause_s = PAUSE_S_LONG if is_long else PAUSE_S
         publisher = Publisher(cluster.name_server, kind.body, pause_s)
         publisher.start()
-        job = kind(f"127.0.0.1:{port}", tmp_path)
+        job = kind(cluster, f"127.0.0.1:{port}", tmp_path)
         try:
             for number in range(rounds):
                 victims = kind.victims[number] if number < 2 else chosen.choice(kind.victims)

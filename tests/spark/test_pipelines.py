@@ -355,7 +355,7 @@ def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
     shutil.rmtree(control / "staged")
     (control / "staged").write_text("somebody's")
     texts = shop.failures(flows)
-    assert re.search(r"The value '.*' of the type .* cannot be cast .*line 1, position 8", texts["cast"])
+    assert re.search(r"The value '.*' of .* cannot be cast .*line 1, position 8", texts["cast"])
     assert texts["strict"] == "LookupError: nobody knows junk"
     assert re.search(r"table .*/gone cannot be written \(File exists\); give", texts["gone"])
     assert shop.table("cast") == shop.table("strict") == []

@@ -164,7 +164,7 @@ def spark_session(
         if pipeline.master and not pipeline.master.startswith("local"):
             # Executors of a cluster have nothing of ours.
             made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
-        listener = PenstockListener()
+        listener = PenstockListener(redacted=pipeline.redacted)
         made.streams.addListener(listener)
         prepare_session(made)
         try:

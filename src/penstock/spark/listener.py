@@ -63,7 +63,14 @@ class QueryReport(msgspec.Struct, frozen=True):
 class PenstockListener(StreamingQueryListener):
     """One for all queries of a session."""
 
-    def __init__(self, send: Callable[[QueryReport], None] | None = None) -> None:
+    def __init__(
+        self,
+        send: Callable[[QueryReport], None] | None = None,
+        *,
+        redacted: Callable[[str], str] = str,
+    ) -> None:
+        """``redacted`` takes secrets out of what the broker is told and shows."""
+        self._redacted: Final = redacted
         self._send: Final = send or ReportSender().send
         self._sources: dict[str, list[tuple[str, str, str]]] = {}
         """Endpoints, subscriptions and checkpoints by the id of a run."""
@@ -94,7 +101,7 @@ class PenstockListener(StreamingQueryListener):
         """It was stopped, or it failed."""
         state, text = "stopped", ""
         if event.exception is not None:
-            state, text = "failed", cause_of(event.exception)[:500]
+            state, text = "failed", self._redacted(cause_of(event.exception))[:500]
         for endpoint, subscription, checkpoint in self._sources.pop(str(event.runId), ()):
             progress = BatchProgress(query_id=str(event.id), checkpoint=checkpoint)
             self._send(QueryReport(endpoint, subscription, progress, state, text))

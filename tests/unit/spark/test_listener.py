@@ -86,6 +86,14 @@ def test_the_end_of_a_query_is_told_with_its_cause(listener, told):
     ]
 
 
+def test_a_secret_in_the_cause_is_not_told(told):
+    listener = PenstockListener(told.append, redacted=lambda text: text.replace("hunter2", "***"))
+    listener.onQueryProgress(SimpleNamespace(progress=progress()))
+    ended = SimpleNamespace(id="query", runId="run", exception="no login with hunter2")
+    listener.onQueryTerminated(ended)
+    assert told[-1].text == "no login with ***"
+
+
 def test_the_lease_is_taken_at_the_position_and_renewed_without_one(caplog):
     upstream = FakeUpstream(orders=1)
     keeper = LeaseKeeper(upstream)
