@@ -28,7 +28,7 @@ def as_record(message: ReceivedMessage) -> dict[str, Any]:
     own = {name: value for name, value in message.properties.items() if name not in SYSTEM_NAMES}
     return {
         "topic": message.topic,
-        **_body(message.body),
+        **body_fields(message.body),
         "tag": message.tag,
         "keys": list(message.keys),
         "properties": own,
@@ -45,6 +45,19 @@ def as_record(message: ReceivedMessage) -> dict[str, Any]:
 
 def from_record(topic: str, line: str) -> Message:
     """The message that a line of JSON describes; what only a broker can give is ignored."""
+    given, body, properties = read_record(line)
+    return Message(
+        topic,
+        body,
+        tag=given.get("tag") or None,
+        keys=given.get("keys") or (),
+        properties=properties,
+        ordering_key=given.get("ordering_key") or None,
+    )
+
+
+def read_record(line: str) -> tuple[dict[str, Any], bytes, dict[str, str]]:
+    """(all that a line of JSON says, its body, its properties), for any protocol."""
     try:
         given = json.loads(line)
     except ValueError as error:
@@ -61,14 +74,7 @@ def from_record(topic: str, line: str) -> Message:
     properties = given.get("properties") or {}
     if not isinstance(properties, dict):
         raise click.UsageError(f"properties is a JSON object, not {str(properties)[:80]}")
-    return Message(
-        topic,
-        body,
-        tag=given.get("tag") or None,
-        keys=given.get("keys") or (),
-        properties={str(name): str(value) for name, value in properties.items()},
-        ordering_key=given.get("ordering_key") or None,
-    )
+    return given, body, {str(name): str(value) for name, value in properties.items()}
 
 
 def as_line(message: ReceivedMessage) -> str:
@@ -77,7 +83,7 @@ def as_line(message: ReceivedMessage) -> str:
     where = f"{message.queue.broker}/{message.queue.queue}@{message.offset}"
     tag = f"  [{message.tag}]" if message.tag else ""
     again = f"  (try {message.reconsume_times + 1})" if message.reconsume_times else ""
-    return f"{when}  {where}{tag}{again}  {_shown(message.body)}"
+    return f"{when}  {where}{tag}{again}  {shown_body(message.body)}"
 
 
 def duration_ms(text: str) -> int:
@@ -88,14 +94,16 @@ def duration_ms(text: str) -> int:
     return int(float(found[1]) * UNITS_MS[found[2]])
 
 
-def _body(body: bytes) -> dict[str, str]:
+def body_fields(body: bytes) -> dict[str, str]:
+    """A body as a record has it."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _shown(body: bytes) -> str:
+def shown_body(body: bytes) -> str:
+    """A body in a line for people."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
