@@ -7,8 +7,8 @@
     penstock consume pulsar://localhost:6650/orders --group billing
 
 A topic is one of RocketMQ's unless it is a ``pulsar://`` URL (``pulsar_messages.py``); then the
-group is a subscription. What was printed counts as consumed, and nothing else does: offsets are stored up to there, also
-when it is ended in the middle. Several with one group share the queues.
+group is a subscription. What was printed counts as consumed, and nothing else does: offsets are
+stored up to there, also when it is ended in the middle. Several with one group share the queues.
 """
 
 import contextlib
@@ -113,9 +113,7 @@ def _consume_pulsar(target: PulsarTarget, subscription: str, given: dict[str, An
                 show(message)
             source.shown(message)
 
-        reader = Reader(
-            show_and_settle, given["count"], given["wait"], is_quiet=given["is_rate"]
-        )
+        reader = Reader(show_and_settle, given["count"], given["wait"], is_quiet=given["is_rate"])
         with contextlib.suppress(KeyboardInterrupt):
             reader.read(source)
     reader.close()

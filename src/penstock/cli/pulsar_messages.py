@@ -21,11 +21,11 @@ import click
 from penstock.cli.message_lines import body_fields, duration_ms, read_record, shown_body
 from penstock.client.pulsar import (
     Client,
-    ClientError,
     Consumer,
     InitialPosition,
     Message,
     MessageId,
+    NothingReceived,
     ReceivedMessage,
     SubscriptionType,
 )
@@ -152,7 +152,11 @@ class PulsarSource:
 
     def poll(self, timeout_ms: int, *, max_messages: int) -> list[ReceivedMessage]:
         """What is there, or comes within this time."""
-        return self._consumer.receive_batch(max_messages, timeout_ms=timeout_ms)
+        try:
+            first = self._consumer.receive(timeout_ms)
+        except NothingReceived:
+            return []
+        return [first, *self._consumer.receive_batch(max_messages - 1, timeout_ms=0)]
 
     def queues(self) -> list[str]:
         """Topics and partitions; a subscription has them from the beginning."""
@@ -209,4 +213,3 @@ def as_line(message: ReceivedMessage) -> str:
 def as_json(message: ReceivedMessage) -> str:
     """One line of JSON."""
     return json.dumps(as_record(message), ensure_ascii=False)
-

@@ -36,6 +36,7 @@ from penstock.client.pulsar.options import (
 )
 from penstock.client.pulsar.partition_producer import AccessMode
 from penstock.client.pulsar.producer import Producer, ProducerStatistics
+from penstock.client.pulsar.reader import Reader
 from penstock.client.pulsar.routing import Hashing, Routing
 from penstock.client.pulsar.schema import (
     BytesSchema,
@@ -45,6 +46,7 @@ from penstock.client.pulsar.schema import (
     SchemaMismatch,
     StringSchema,
 )
+from penstock.client.pulsar.table_view import TableView
 from penstock.client.pulsar.why import Waits, Why
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "Producer",
     "ProducerStatistics",
     "RawSchema",
+    "Reader",
     "ReceivedMessage",
     "RedeliveryBackoff",
     "Refused",
@@ -77,6 +80,7 @@ __all__ = [
     "StateError",
     "StringSchema",
     "SubscriptionType",
+    "TableView",
     "TimedOut",
     "Undecodable",
     "Unreachable",

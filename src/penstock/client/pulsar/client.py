@@ -16,11 +16,14 @@ from penstock.client.options import resolve
 from penstock.client.pulsar.connection import Connect, connect_tcp
 from penstock.client.pulsar.consumer.consumer import Consumer, topics_of
 from penstock.client.pulsar.consumer.redelivery import retry_letter_topic
-from penstock.client.pulsar.errors import StateError, WouldBlock
+from penstock.client.pulsar.errors import InvalidUse, StateError, WouldBlock
 from penstock.client.pulsar.lookup import Cluster
+from penstock.client.pulsar.message import MessageId
 from penstock.client.pulsar.options import ClientOptions, ConsumerOptions
 from penstock.client.pulsar.producer import Producer, ProducerOptions
+from penstock.client.pulsar.reader import Reader, ReaderOptions, reader_options, subscription_of
 from penstock.client.pulsar.schema import Schema
+from penstock.client.pulsar.table_view import TableView, TableViewOptions, table_view_options
 from penstock.client.pulsar.topics import parse_topic
 from penstock.model.clock import Clock
 
@@ -137,6 +140,57 @@ class Client:
 
     subscribe = blocking(_subscribe)
     subscribe_async = awaitable(_subscribe)
+
+    async def _create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        *,
+        schema: Schema | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> Reader:
+        """A reader of a topic that begins behind a message, or at one of the two places.
+
+        ``MessageId.earliest`` is the first message, ``MessageId.latest`` what comes from now on.
+        """
+        if not isinstance(start_message_id, MessageId):
+            raise InvalidUse(
+                f"a reader starts at a MessageId, not {start_message_id!r}; use MessageId.earliest"
+                f" or MessageId.latest for the ends of the topic"
+            )
+        resolved = resolve(ReaderOptions, options)
+        consumer = await self._subscribe(
+            topic,
+            subscription_of(resolved["subscription_prefix"]),
+            schema=schema,
+            **reader_options(start_message_id, resolved),
+        )
+        return Reader(consumer)
+
+    create_reader = blocking(_create_reader)
+    create_reader_async = awaitable(_create_reader)
+
+    async def _create_table_view(
+        self, topic: str, *, schema: Schema | None = None, **options: Unpack[TableViewOptions]
+    ) -> TableView:
+        """The newest value of each key of a topic, all that is there read already."""
+        resolved = resolve(TableViewOptions, options)
+        view = TableView(topic, resolved["keys_max"])
+        consumer = await self._subscribe(
+            topic,
+            subscription_of(resolved["subscription_prefix"]),
+            schema=schema,
+            **table_view_options(resolved, view.take),
+        )
+        try:
+            await view.fill(consumer, self._cluster.options["operation_timeout_ms"])
+        except BaseException:
+            await consumer.shut()
+            raise
+        return view
+
+    create_table_view = blocking(_create_table_view)
+    create_table_view_async = awaitable(_create_table_view)
 
     async def _make_letter_producer(self, topic: str, subscription: str | None) -> Producer:
         """For retry and dead letters: one by one, in chunks if they are large."""

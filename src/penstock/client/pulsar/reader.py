@@ -57,7 +57,7 @@ class ReaderOptions(TypedDict, total=False):
     ]
 
 
-def consumer_options(start: MessageId, options: ReaderOptions) -> ConsumerOptions:
+def reader_options(start: MessageId, options: ReaderOptions) -> ConsumerOptions:
     """Those of the consumer below a reader."""
     return {
         "is_durable": False,
@@ -72,9 +72,9 @@ def consumer_options(start: MessageId, options: ReaderOptions) -> ConsumerOption
     }
 
 
-def subscription_of(options: ReaderOptions) -> str:
+def subscription_of(prefix: str) -> str:
     """A name that nobody else has."""
-    return f"{options['subscription_prefix']}-{secrets.token_hex(5)}"
+    return f"{prefix}-{secrets.token_hex(5)}"
 
 
 class Reader:

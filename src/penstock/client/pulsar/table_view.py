@@ -15,6 +15,7 @@ Not here: reading (``consumer/consumer.py``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +23,16 @@ from typing import Annotated, Any, Final, TypedDict
 
 from penstock.client.options import Option
 from penstock.client.pulsar.consumer.consumer import Consumer
-from penstock.client.pulsar.errors import ClientError, StateError, WouldBlock
+from penstock.client.pulsar.errors import ClientError, StateError, TimedOut, WouldBlock
 from penstock.client.pulsar.message import MessageId, ReceivedMessage
 from penstock.client.pulsar.options import ConsumerOptions
-from penstock.client.pulsar.why import Why
+from penstock.client.pulsar.why import Waits, Why
 
 _log: Final = logging.getLogger(__name__)
+
+LOOK_MS: Final = 5
+COMPACTED_MS: Final = 1_000
+"""When the broker has had nothing to send for so long, the rest was compacted away."""
 
 OnChange = Callable[[str, Any], object]
 """Called with a key and its new value; None = it is gone."""
@@ -48,7 +53,7 @@ class TableViewOptions(TypedDict, total=False):
     ]
 
 
-def consumer_options(
+def table_view_options(
     options: TableViewOptions, listener: Callable[[Consumer, ReceivedMessage], object]
 ) -> ConsumerOptions:
     """Those of the consumer below a table view."""
@@ -146,21 +151,30 @@ class TableView(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<{self}>"
 
-    __hash__ = None  # type: ignore
-
     # ---- reading ---------------------------------------------------------------------------------
 
-    def begin(self, consumer: Consumer, ends: Mapping[str, MessageId]) -> None:
-        """``ends``: the last message of each topic or partition that must be seen first."""
+    async def fill(self, consumer: Consumer, patience_ms: int) -> None:
+        """Return when everything that is there now has been read; on the client's thread.
+
+        Raises ``TimedOut`` when nothing more of it comes within ``patience_ms``.
+        """
+        ends = await consumer.last_message_ids_async()
         with self._lock:
             self._consumer = consumer
             self._waited = {name: last for name, last in ends.items() if last.entry_id >= 0}
             self._look_whether_filled()
-
-    @property
-    def filled(self) -> threading.Event:
-        """Set when everything that was there at the beginning has been read."""
-        return self._is_filled
+        seen, waited_ms = -1, 0
+        while not self._is_filled.is_set():
+            await asyncio.sleep(LOOK_MS / 1000)
+            found = consumer.statistics().messages
+            waited_ms = 0 if found != seen else waited_ms + LOOK_MS
+            seen = found
+            # What compaction took away is never seen, be it the last message of the topic.
+            if waited_ms >= COMPACTED_MS and consumer.why().reason is Waits.MESSAGES:
+                return
+            if waited_ms >= patience_ms:
+                raise TimedOut(str(consumer), patience_ms, f"filling of the {self}")
+        self._check()
 
     def take(self, consumer: Consumer, message: ReceivedMessage) -> None:
         """One message, on the thread that reads."""
@@ -202,7 +216,8 @@ class TableView(Mapping[str, Any]):
         if self._consumer is None:
             return
         nothing = MessageId.earliest
-        if all(self._seen.get(name, nothing).entry >= last.entry for name, last in self._waited.items()):
+        waited = self._waited.items()
+        if all(self._seen.get(name, nothing).entry >= last.entry for name, last in waited):
             self._is_filled.set()
 
     def _check(self) -> None:

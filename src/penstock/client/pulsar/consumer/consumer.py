@@ -619,6 +619,11 @@ class Consumer:
 
     # ---- parts -----------------------------------------------------------------------------------
 
+    def parts(self) -> list[PartitionConsumer]:
+        """Of topics and partitions; on the client's thread."""
+        self._check_open()
+        return list(self._parts.values())
+
     async def _names(self) -> list[Topic]:
         """Topics and partitions there are now."""
         topics = self._topics

@@ -757,6 +757,21 @@ class PartitionConsumer:
             )
         return MessageId.from_wire(said.last_message_id, partition=self.partition), acked
 
+    async def has_more(self) -> bool:
+        """Whether the topic has a message behind the last one handed out, or behind the start."""
+        what = f"last message id for {self.handler.what}"
+        last, acked = await self._cluster.retried(self.last_message_id, what)
+        if last.entry_id < 0:
+            return False
+        if self.last_taken is not None:
+            return last.position > self.last_taken.position
+        start = self._start
+        if start is None or start == LATEST:
+            return acked is not None and last.entry > acked.entry
+        if self._is_start_inclusive:
+            return last.position >= start.position
+        return last.position > start.position
+
     async def unsubscribe(self, *, is_forced: bool) -> None:
         """Delete the subscription; raises ``ClientError``."""
         connection = self._connection("unsubscribe")
