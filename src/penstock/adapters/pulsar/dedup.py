@@ -360,7 +360,8 @@ class ProducerSequence:
         self.is_changed = False
         """Since its row was written."""
         self.is_forgotten = False
-        """Deduplication was switched off meanwhile."""
+        """Its numbers are kept no more: deduplication was switched off, its topic is gone or made
+        anew, or nobody used its name for long."""
         self.last_used_ms = 0
         """Wall time."""
         self._queue: Final = queue

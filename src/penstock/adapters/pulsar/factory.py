@@ -63,6 +63,6 @@ class PulsarFactory:
         clock: Clock,
         wake: Callable[[], None],
     ) -> PulsarConnection:
-        """A connection for a connection that was just accepted."""
+        """The protocol's side of a connection that was just accepted."""
         del engine, clock
         return PulsarConnection(connection_id, peer, self.broker, COMMAND_GROUPS, wake)

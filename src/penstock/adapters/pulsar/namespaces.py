@@ -287,6 +287,7 @@ class Namespaces:
         self._put_tenant(tenant, row or Tenant())
 
     def update_tenant(self, tenant: str, row: Tenant) -> None:
+        """Raises ``NotFound``."""
         self.tenant(tenant)
         self._put_tenant(tenant, row)
 
@@ -360,7 +361,7 @@ class Namespaces:
         row = TopicPoliciesRow(name, 0 if topic is None else topic.topic_id, wanted)
         self._topics[name] = row
         self._engine.define(TOPIC_POLICIES_KIND, _topic_key(name), msgspec.json.encode(row))
-        self._changed(namespace_of(name), name)
+        self._changed(namespace_of_topic(name), name)
 
     def effective(self, name: TopicName) -> EffectivePolicies:
         """What holds for a topic, also for one that is not there yet."""
@@ -439,7 +440,7 @@ class Namespaces:
 
     def _said(self, name: TopicName) -> Policies:
         """What the namespace and the topic say together."""
-        outer = self._namespaces.get(namespace_of(name), NO_POLICIES)
+        outer = self._namespaces.get(namespace_of_topic(name), NO_POLICIES)
         return merge(outer, self.topic_policies(name))
 
     # Parts.
@@ -456,7 +457,7 @@ class Namespaces:
     def _forget_topic(self, name: TopicName) -> None:
         if self._topics.pop(name, None) is not None:
             self._engine.define(TOPIC_POLICIES_KIND, _topic_key(name), None)
-            self._changed(namespace_of(name), name)
+            self._changed(namespace_of_topic(name), name)
 
     def _changed(self, namespace: str, name: TopicName | None = None) -> None:
         if name is None:
@@ -552,7 +553,7 @@ class PulsarOverlay(msgspec.Struct, frozen=True):
 # ---- what is in effect --------------------------------------------------------------------------
 
 
-def namespace_of(name: TopicName) -> str:
+def namespace_of_topic(name: TopicName) -> str:
     """The namespace of a topic; of one in another protocol's space, a name that does not exist."""
     return name.space or DEFAULT_NAMESPACE
 
@@ -617,7 +618,7 @@ def _broker_policies(settings: PulsarSettings) -> EffectivePolicies:
 
 
 def _topic_key(name: TopicName) -> str:
-    return f"{name.domain}://{namespace_of(name)}/{name.name}"
+    return f"{name.domain}://{namespace_of_topic(name)}/{name.name}"
 
 
 def _check_name(what: str, name: str) -> None:

@@ -11,8 +11,8 @@ body is the one its producer's user saw: inflated if that producer compressed it
 
 What a client of Pulsar could not take in one frame would end its connection, and again whenever it
 comes back: such a body is left out, and the property ``penstock.unopened`` says so. A record of
-several messages of another protocol is a batch of as many; of one that cannot be opened the first
-has the bytes. Never an error: a reader must get past every message.
+several messages of another protocol, of which none stores any today, is a batch of as many, and the
+first has the bytes. Never an error: a reader must get past every message.
 
 Not here: reading another protocol's bytes (``wire/<protocol>``, by the engine's port); the opposite
 direction (``wire/pulsar/facts.py``).
@@ -61,12 +61,8 @@ def present(
     reader: object,
     *,
     max_message_size: int = MAX_MESSAGE_SIZE,
-    unopened: str = "",
 ) -> Presented:
-    """A stored record as a consumer of Pulsar gets it; ``reader`` is its wire's.
-
-    ``unopened``: why several messages are shown as one, if they are (``Batches.why_unopened``).
-    """
+    """A stored record as a consumer of Pulsar gets it; ``reader`` is its wire's."""
     if record.wire == _PULSAR:
         return Presented(record.origin, 0)
     facts, body = _read(record, reader, max_message_size)
@@ -75,8 +71,6 @@ def present(
         properties[TAGS] = facts.tag
     if facts.message_id:
         properties[MESSAGE_ID] = facts.message_id
-    if unopened:
-        properties[UNOPENED] = unopened
     if len(body) > max_message_size:
         properties[UNOPENED] = (
             f"its {len(body)} bytes are more than pulsar.max_message_size ({max_message_size})"

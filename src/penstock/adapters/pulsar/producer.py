@@ -449,14 +449,14 @@ class Producer:
             return False
         record = make_record(tail, self._wall_ms)
         # The usual SEND costs no more than these looks.
-        is_judged = bool(
+        is_checked = bool(
             self._judges_all
             or len(tail) > self._size_max
             or record.shape.deliver_ms
             or send.txnid_most_bits
             or send.txnid_least_bits
         )
-        return self._take(send, record, is_judged=is_judged) and is_first
+        return self._take(send, record, is_checked=is_checked) and is_first
 
     def add_run(self, run: SendRun) -> bool:
         """The same for many SENDs that are like each other."""
@@ -468,7 +468,7 @@ class Producer:
             producer_id = self.producer_id
             for record, number in zip(records, numbers, strict=True):
                 send = CommandSend(producer_id=producer_id, sequence_id=number)
-                self._take(send, record, is_judged=True)
+                self._take(send, record, is_checked=True)
             return is_first and bool(self._arrived)
         route, token = self._route, self._token + 1
         self._token += len(records)
@@ -494,7 +494,7 @@ class Producer:
         self._look_at_rules()
         return True
 
-    def _take(self, send: CommandSend, record: Record, *, is_judged: bool) -> bool:
+    def _take(self, send: CommandSend, record: Record, *, is_checked: bool) -> bool:
         """False: it is not stored, and has been answered."""
         publication = SendPublication(
             record,
@@ -504,7 +504,7 @@ class Producer:
             sequence_id=send.sequence_id,
             highest_sequence_id=send.highest_sequence_id or NO_ID,
         )
-        if is_judged and not self._may_be_stored(send, publication):
+        if is_checked and not self._may_be_stored(send, publication):
             return False
         self._token += 1
         self._arrived.append(publication)

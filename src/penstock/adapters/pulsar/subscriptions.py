@@ -65,6 +65,8 @@ SOUGHT_KEPT: Final = 1_000
 """Readers that moved and have not come back yet."""
 SUBSCRIBERS_KEPT: Final = 10_000
 """Consumers whose last SUBSCRIBEs are remembered for the subscribe rate."""
+ENTRIES_AT_A_TIME: Final = 512
+"""Entries of the index that are looked at together: some hundred microseconds."""
 
 
 class MessageId(NamedTuple):
@@ -251,11 +253,10 @@ class PulsarSubscription:
             self._remove("its last consumer is gone")
         self._shared.forget(self)
 
-    def close_users(self, cause: str, spared: Attendee | None = None) -> None:
+    def close_users(self, cause: str) -> None:
         """Everybody is told to come again."""
         for user in list(self.users):
-            if user is not spared:
-                user.topic_closed(cause)
+            user.topic_closed(cause)
 
     def _check(self, manner: Manner) -> None:
         """Whether it fits to those who are there."""
@@ -265,7 +266,7 @@ class PulsarSubscription:
             return
         there = other.manner
         if there.mode is not manner.mode:
-            raise _other_type("type", MODE_NAMES[there.mode], "type", MODE_NAMES[manner.mode])
+            raise _other_type("type", MODE_NAMES[there.mode], MODE_NAMES[manner.mode])
         if manner.mode is Mode.EXCLUSIVE:
             raise PlaceTaken(
                 ServerError.ConsumerBusy, "Exclusive consumer is already connected", other
@@ -273,8 +274,7 @@ class PulsarSubscription:
         if manner.mode is not Mode.KEY_SHARED:
             return
         if there.is_sticky is not manner.is_sticky:
-            key_mode = "key_shared mode"
-            raise _other_type(key_mode, _split(there), key_mode, _split(manner))
+            raise _other_type("key_shared mode", _split(there), _split(manner))
         if there.allows_disorder is not manner.allows_disorder:
             does, wants = ("allows", "does not allow") if there.allows_disorder else (
                 "does not allow", "allows"
@@ -402,9 +402,9 @@ class PulsarSubscription:
 
     # Its end.
 
-    def unsubscribe(self, cause: str = "unsubscribed", spared: Attendee | None = None) -> None:
-        """It is gone, its consumers but one are told; durable after ``Engine.after_durable``."""
-        self.close_users(cause, spared)
+    def unsubscribe(self, cause: str = "unsubscribed") -> None:
+        """It is gone, its consumers are told; durable after ``Engine.after_durable``."""
+        self.close_users(cause)
         self._remove(cause)
 
     def _remove(self, cause: str) -> None:
@@ -456,11 +456,11 @@ def _split(manner: Manner) -> str:
     return "STICKY" if manner.is_sticky else "AUTO_SPLIT"
 
 
-def _other_type(there: str, its: str, here: str, wanted: str) -> PulsarError:
+def _other_type(what: str, there: str, wanted: str) -> PulsarError:
     return PulsarError(
         ServerError.ConsumerBusy,
-        f"Subscription is of different type. Active subscription {there} of '{its}' is different "
-        f"than the connecting consumer's {here} '{wanted}'.",
+        f"Subscription is of different type. Active subscription {what} of '{there}' is different "
+        f"than the connecting consumer's {what} '{wanted}'.",
     )
 
 
@@ -756,10 +756,6 @@ class PulsarSubscriptions:
                         ),
                         user.attached.inflight.bytes_max,
                     )
-
-
-ENTRIES_AT_A_TIME: Final = 512
-"""Entries of the index that are looked at together: some hundred microseconds."""
 
 
 class SubscribeRates:
