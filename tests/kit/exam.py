@@ -117,7 +117,7 @@ class Exam:
 
     def findings(self) -> list[Any]:
         self.now = self.bench.engine.flow_map(self.bench.clock.monotonic_ms())
-        return findings_of(self.now.views, self.now.troubles, self.now.alarms)
+        return findings_of(self.now.views, self.now.troubles, self.now.alarms, self.now.host)
 
     def answer(self) -> Any:
         return answer_of(self.findings(), self.now.views)

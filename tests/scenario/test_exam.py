@@ -14,6 +14,7 @@ from penstock.flow.demand import Permits, Window
 from penstock.flow.diagnosis import GroupView, MemberView
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import DispatchRate
+from penstock.settings.broker import StorageSettings
 
 
 @pytest.fixture
@@ -382,6 +383,204 @@ def test_a_disk_that_is_slow_and_then_hangs(exam):
     exam.bench.finish(job)
     exam.bench.settle()
     exam.bench.advance(2_000)
+    exam.ok()
+
+
+def test_a_publisher_with_many_bindings_waits_for_its_channel(exam):
+    targets = [exam.topic(f"reader.{number}")[0].queues[0] for number in range(50)]
+    channel, route = exam.bench.channel(), FanoutRoute(tuple(targets))
+
+    def flood():
+        """Its connection reads on as soon as it may; the turn that routes it takes its time."""
+        for _ in range(50):
+            while channel.connection.may_read:
+                exam.bench.publish(channel, route, *[b"x"] * 100)
+            exam.bench.clock.advance(20)
+            exam.bench.engine.turn()
+            exam.bench.sync()
+
+    flood()
+    waiting = [channel.connection.stage.id]
+    found = exam.found("holding", "routing", channel.stage.id, waiting=waiting)
+    flood()
+    assert exam.found("holding", "routing", channel.stage.id).since_ms == found.since_ms
+    exam.bench.settle()
+    exam.bench.advance(2_000)
+    purge(exam, targets)
+    exam.ok()
+
+
+def purge(exam, queues):
+    for queue in queues:
+        for subscription in queue.topic.subscriptions.values():
+            subscription.purge(queue.queue_id)
+    exam.bench.settle()
+
+
+def test_many_small_messages_for_one_queue_wait_for_it():
+    exam = Exam(channel_queue_credit=10, channel_queue_more=5)
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    is_slow = [True]
+    exam.bench.engine.watch_appends(lambda _batch: exam.bench.clock.advance(30 * is_slow[0]))
+    for _ in range(24):
+        exam.bench.publish(channel, topic, *[b"x"] * 500)
+        exam.bench.turns()
+        exam.bench.settle()
+    found = exam.found("holding", "index", "queue/orders/0", waiting=[channel.stage.id])
+    assert found.path == (channel.stage.id, "queue/orders/0")
+    is_slow[0] = False
+    exam.bench.advance(3_000)
+    purge(exam, topic.queues)
+    exam.ok()
+
+
+def test_a_busy_host_is_to_blame_when_somebody_waits_and_else_no_answer():
+    exam = Exam(channel_queue_credit=10, channel_queue_more=5)
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    waited_ms = 0.0
+
+    def starve(seconds, part):
+        nonlocal waited_ms
+        for _ in range(seconds):
+            exam.bench.engine.note_run_delay({1: 5.0, 2: waited_ms})
+            waited_ms += 1000 * part
+            exam.bench.advance(1_000)
+
+    starve(8, 0.1)
+    exam.ok()
+    assert "host" not in [each.culprit.id for each in exam.findings()]
+    starve(8, 0.4)
+    exam.ok()
+    assert ("parked", "host") in [(each.severity, each.culprit.id) for each in exam.findings()]
+    exam.bench.engine.watch_appends(lambda _batch: exam.bench.clock.advance(30))
+    for _ in range(24):
+        exam.bench.publish(channel, topic, *[b"x"] * 500)
+        exam.bench.turns()
+        exam.bench.settle()
+    found = exam.found("holding", "busy-host", "host", waiting=[channel.stage.id])
+    assert found.path[-2:] == ("queue/orders/0", "host")
+    exam.bench.advance(3_000)
+    starve(8, 0.0)
+    purge(exam, topic.queues)
+    exam.ok()
+    assert "host" not in [each.culprit.id for each in exam.findings()]
+
+
+class NoRoom:
+    """What an adapter says that cannot take in a publish: nobody in particular is in its way."""
+
+    culprit = ""
+
+
+def test_a_noisy_publisher_has_more_than_half_of_the_pool_that_others_lack():
+    kib = 1 << 10
+    exam = Exam(connection_bytes_max=600 * kib, inflight_bytes_max=1024 * kib)
+    topic, _ = exam.topic()
+    noisy, quiet, other = [exam.bench.channel().connection for _ in range(3)]
+    channel = noisy.open_channel()
+    exam.bench.publish(channel, topic, b"x" * 300 * kib)
+    exam.bench.publish(quiet.open_channel(), topic, b"x" * 100 * kib)
+    # Their bytes are on their way to the disk when somebody else finds no room.
+    exam.bench.turns()
+    other.wait_for_room(NoRoom())
+    exam.bench.turns()
+    exam.bench.clock.advance(1_000)
+    exam.found("holding", "room", noisy.stage.id, waiting=[other.stage.id])
+    other.found_room()
+    exam.bench.settle()
+    exam.bench.advance(2_000)
+    purge(exam, topic.queues)
+    exam.ok()
+
+
+def test_where_many_have_a_little_of_the_pool_nobody_is_noisy():
+    kib = 1 << 10
+    exam = Exam(connection_bytes_max=600 * kib, inflight_bytes_max=1024 * kib)
+    topic, _ = exam.topic()
+    for _ in range(5):
+        exam.bench.publish(exam.bench.channel(), topic, b"x" * 100 * kib)
+    exam.bench.turns()
+    other = exam.bench.channel().connection
+    other.wait_for_room(NoRoom())
+    exam.bench.turns()
+    exam.bench.clock.advance(1_000)
+    exam.found("holding", "room", "pool/in-flight", waiting=[other.stage.id])
+    other.found_room()
+    exam.bench.settle()
+    exam.bench.advance(2_000)
+    purge(exam, topic.queues)
+    exam.ok()
+
+
+def test_an_in_flight_pool_that_is_full_names_the_disk_and_everybody_who_waits():
+    kib = 1 << 10
+    exam = Exam(connection_bytes_max=256 * kib, inflight_bytes_max=512 * kib)
+    topic, _ = exam.topic()
+    channels = [exam.bench.channel() for _ in range(4)]
+    exam.bench.publish(channels[0], topic, b"a")
+    exam.bench.turns()
+    job = exam.bench.engine.take_sync_job()
+    for channel in channels:
+        while channel.connection.may_read:
+            exam.bench.publish(channel, topic, b"x" * 50 * kib)
+            exam.bench.turns()
+    exam.bench.clock.advance(2_000)
+    exam.bench.turns()
+    waiting = [each.connection.stage.id for each in channels]
+    exam.found("holding", "slow", "log", waiting=waiting)
+    exam.bench.finish(job)
+    exam.bench.settle()
+    exam.bench.advance(2_000)
+    purge(exam, topic.queues)
+    exam.ok()
+
+
+def test_write_buffers_that_are_exhausted():
+    storage = StorageSettings(write_buffers_max=1, write_buffer_bytes=64 << 10)
+    exam = Exam(parts={"storage": storage}, connection_bytes_max=256 << 10)
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    exam.bench.publish(channel, topic, b"a")
+    exam.bench.turns()
+    job = exam.bench.engine.take_sync_job()
+    while channel.connection.may_read:
+        exam.bench.publish(channel, topic, b"x" * (16 << 10))
+        exam.bench.clock.advance(5)
+        exam.bench.turns()
+    exam.bench.clock.advance(50)
+    found = exam.found("holding", "no-buffer", "log", waiting=[channel.connection.stage.id])
+    assert "all 1 write buffers are waiting for the disk" in found.detail
+    exam.bench.finish(job)
+    exam.bench.settle()
+    exam.bench.advance(4_000)
+    purge(exam, topic.queues)
+    exam.ok()
+
+
+def test_a_disk_that_is_full_refuses_and_says_whom(exam):
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    room = exam.bench.storage.capacity_bytes
+    exam.bench.storage.capacity_bytes = exam.bench.storage.used_bytes
+    exam.publish(topic, 5, channel)
+    waiting = [channel.connection.stage.id]
+    exam.found("refusing", "write-failed", "log", waiting=waiting)
+    exam.bench.storage.capacity_bytes = room
+    exam.bench.advance(5_000)
+    exam.ok()
+
+
+def test_a_dead_letter_target_that_is_full_loses_letters(exam):
+    exam.topic("dead", TopicPolicy(length_max=2, overflow=Overflow.REJECT), sub="nobody")
+    topic, subscription = exam.topic(policy=TopicPolicy(dead_letter_topic="dead"))
+    reader = exam.reader(subscription)
+    exam.publish(topic, 9)
+    reader.reject()
+    found = exam.found("discarding", "letters-lost", "topic/dead", waiting=["topic/orders"])
+    assert "were lost" in found.sentence
+    exam.bench.advance(5_000)
     exam.ok()
 
 

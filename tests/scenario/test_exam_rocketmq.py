@@ -221,6 +221,31 @@ def test_a_pop_consumer_that_acks_is_ok_whatever_came_before(exam):
     exam.ok()
 
 
+# Producers.
+
+
+def test_sends_that_are_told_busy_because_a_sync_takes_too_long(exam):
+    producer = exam.bench.client()
+    producer.send(TOPIC)
+    exam.bench.publish(exam.bench.channel(), exam.bench.topic("other"), b"x")
+    exam.bench.turns()
+    job = exam.bench.engine.take_sync_job()
+    exam.ok()
+    exam.bench.clock.advance(1_500)
+    exam.bench.turns()
+    producer.send(TOPIC)
+    waiting = [producer.session.engine_connection.stage.id]
+    found = exam.found("refusing", "slow", "log", waiting=waiting)
+    assert "the store is busy" in found.sentence
+    exam.bench.clock.advance(5_000)
+    producer.send(TOPIC)
+    exam.found("refusing", "hung", "log", waiting=waiting)
+    exam.bench.finish(job)
+    exam.bench.settle()
+    exam.bench.advance(4_000)
+    exam.ok()
+
+
 # How clients are asked.
 
 

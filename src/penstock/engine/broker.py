@@ -593,6 +593,10 @@ class Engine:
             self._look_at_gates()
         self._housekeeping.disk_looked()
 
+    def note_run_delay(self, waited_ms: dict[int, float]) -> None:
+        """A probe looked: how long each thread has waited for a CPU since it began."""
+        self._chain.run_delay.note(waited_ms, self._chain.now_ms)
+
     def set_alarm_limits(self, *, memory_bytes: int, disk_free_bytes: int) -> None:
         """The marks that raise the alarms, once it is known what shares are shares of."""
         flow, now_ms = self._chain.flow, self._chain.now_ms

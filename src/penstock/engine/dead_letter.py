@@ -44,6 +44,7 @@ Waiting = tuple[Record, tuple["Queue", ...]]
 
 
 DEAD_LETTERS: Final = "dead-letters"
+LETTERS_LOST: Final = "letters-lost"
 _FAILURES: Final = (Cause.REJECTED, Cause.DELIVERY_LIMIT)
 """Somebody could not cope with it; what expires or is dropped may be meant to."""
 
@@ -137,23 +138,25 @@ class DeadLetters:
                 letters = list(topic.dead_letter_router.route(record, death))
             else:
                 letters = self._by_policy(topic, record, death)
-            letters = [each for each in map(self._admitted, letters) if each[1]]
+            routed, letters = letters, [each for each in map(self._admitted, letters) if each[1]]
+            if len(letters) < len(routed):
+                self._note(topic, routed, LETTERS_LOST)
         if not letters:
             self.dropped += 1
             return
         self.waiting += letters
         self.dead_lettered += 1
         if cause in _FAILURES:
-            self._note(topic, letters)
+            self._note(topic, letters, DEAD_LETTERS)
         self._chain.request_turn()
 
-    def _note(self, topic: Topic, letters: list[Waiting]) -> None:
-        """For the diagnosis: where letters arrive, and whose they are."""
+    def _note(self, topic: Topic, letters: list[Waiting], cause: str) -> None:
+        """For the diagnosis: where letters arrive, or should, and whose they are."""
         chain = self._chain
         for target in {queue.topic for _, queues in letters for queue in queues}:
             name = target.name
             chain.troubles.note(
-                DEAD_LETTERS,
+                cause,
                 Culprit(str(name), name.id),
                 1,
                 chain.now_ms,

@@ -15,7 +15,7 @@ from penstock.flow.alarms import AlarmBoard, disk_alarm, memory_alarm, parse_lim
 from penstock.flow.budgets import BytesPool, UnsentPool
 from penstock.flow.credit import Stage
 from penstock.flow.episodes import Journal
-from penstock.flow.progress import Troubles
+from penstock.flow.progress import RunDelay, Troubles
 from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 
@@ -57,6 +57,8 @@ class FlowContext:
         self.log = self.stage("log", "log", "log")
         self.troubles = Troubles()
         """Refusals and losses of the last moments."""
+        self.run_delay = RunDelay()
+        """What our threads wait for a CPU, as far as somebody tells."""
         self.is_turn_requested = True
         """True when something happened that a turn has to look at."""
         self._marked: dict[Gated, None] = {}

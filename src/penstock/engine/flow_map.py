@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from penstock.engine.commit import Commits, Frame
 from penstock.engine.connection import UNROUTABLE, Channel, Connection, pending_culprit
-from penstock.engine.dead_letter import DEAD_LETTERS
+from penstock.engine.dead_letter import DEAD_LETTERS, LETTERS_LOST
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import PoolHolder
@@ -46,7 +46,7 @@ from penstock.flow.diagnosis import (
     UndoneView,
     WaiterView,
 )
-from penstock.flow.progress import Trouble
+from penstock.flow.progress import HostView, Trouble
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import TokenBucket
 from penstock.flow.reason import Reason, id_of
@@ -87,6 +87,8 @@ class FlowMap(msgspec.Struct):
     troubles: list[TroubleView] = []
     """Refusals and losses of the last moments."""
     alarms: list[AlarmView] = []
+    host: HostView | None = None
+    """The machine, while it is too busy for us."""
 
 
 MembersOf = Callable[[Topic, Subscription, bool], GroupView | None]
@@ -139,6 +141,7 @@ class FlowMapper:
         for topic in self._registry.topics.values():
             self._add_subscriptions(topic)
         self._add_troubles()
+        self._map.host = self._chain.run_delay.view()
         for direct in self._non_persistent:
             for subscription in direct.subscriptions.values():
                 # Nothing ever waits in them: shown while there is place.
@@ -286,6 +289,7 @@ class FlowMapper:
             state="slow" if is_slow else "running",
             share=log.episodes.share(self._now_ms),
             refusing=refusing,
+            refusal="" if refusal is None else refusal.kind.value,
             id=log.id,
             sync=SyncView(
                 since_ms,
@@ -342,6 +346,9 @@ class FlowMapper:
                 return None
             severity = "discarding"
             text = f"{words} publishes what no queue wants: {spell.count} messages went nowhere"
+        elif cause == LETTERS_LOST:
+            severity = "discarding"
+            text = f"{words} has no room for dead letters: {spell.count} were lost lately"
         elif cause == DEAD_LETTERS:
             if not self._has_unread(culprit.id):
                 return None
@@ -437,7 +444,11 @@ def _held_channel(connection: Connection, reason: Reason) -> Channel | None:
 def _gate_reason(connection: Connection) -> tuple[Reason, str]:
     """What closed its gate; an alarm before anything else."""
     gate = connection.gate
-    return next(iter((gate.resources or gate.reasons).items()))
+    reason, culprit = next(iter((gate.resources or gate.reasons).items()))
+    if reason is Reason.FLOW and not connection.stage.is_blocked:
+        # What closed it then was where its bytes were; they have moved on since.
+        culprit = connection.bytes_culprit()
+    return reason, culprit
 
 
 def _channel(channel: Channel, now_ms: int) -> StageView:

@@ -17,10 +17,13 @@ from typing import Final, Protocol
 from penstock.engine.commit import Commits
 from penstock.engine.flow_context import FlowContext
 from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues, RequestClassStatistics
+from penstock.flow.reason import Culprit
 from penstock.model.refusal import Refusal
 
 STORING: Final = frozenset(("send", "end-transaction"))
 """Classes that write to the log: only they have to wait for it."""
+
+LOG: Final = Culprit("log", "log")
 
 EXTRA_WORK_MAX: Final = 250
 """Steps of work beyond the usual (words of selectors that were compiled) after which no further
@@ -34,6 +37,11 @@ class Request(Protocol):
 
     def refuse(self, busy: Busy) -> None:
         """It is not served; the numbers are for the answer."""
+        ...
+
+    @property
+    def publisher(self) -> Culprit:
+        """Who asked, for the diagnosis."""
         ...
 
 
@@ -66,7 +74,7 @@ class RequestQueue:
         self.is_used = True
         busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
         if busy is not None:
-            request.refuse(busy)
+            self._refuse(request, busy)
         self._chain.request_turn()
 
     def admit(self, class_name: str, count: int) -> bool:
@@ -83,9 +91,28 @@ class RequestQueue:
         """The request that is run makes so much work; others of its class may have to wait."""
         self._extra_work[self._running] += steps
 
-    def count_refused(self, class_name: str, refusal: Refusal, count: int = 1) -> None:
+    def count_refused(
+        self, class_name: str, refusal: Refusal, publisher: Culprit, count: int = 1
+    ) -> None:
         """Requests were refused before they came here (``Engine.refuse_now``); only counted."""
         self._refused_early[class_name, refusal.kind.value] += count
+        self._note(class_name, refusal, publisher, count)
+
+    def _refuse(self, request: Request, busy: Busy) -> None:
+        self._note(busy.request_class, busy, request.publisher, 1)
+        request.refuse(busy)
+
+    def _note(self, class_name: str, refusal: Refusal, publisher: Culprit, count: int) -> None:
+        """For the diagnosis: what is stored waits for the log, everything else for its class."""
+        culprit = LOG if class_name in STORING else _class_culprit(class_name)
+        self._chain.troubles.note(
+            refusal.kind.value,
+            culprit,
+            count,
+            self._chain.now_ms,
+            text=refusal.text,
+            publisher=publisher,
+        )
 
     def statistics(self) -> tuple[RequestClassStatistics, ...]:
         """Every class, for observers."""
@@ -126,7 +153,7 @@ class RequestQueue:
             for class_name in sorted(STORING):
                 refused += self._queues.drain(class_name, now_ms)
         for request, busy in refused:
-            request.refuse(busy)
+            self._refuse(request, busy)
         for request_class in REQUEST_CLASSES:
             while self._queues.count(request_class.name) and self._may_run(request_class.name):
                 for request in self._queues.take(request_class.name, 1):
@@ -168,3 +195,7 @@ class RequestQueue:
 
     def _is_free(self, class_name: str) -> bool:
         return class_name not in STORING or not self._commits.is_held
+
+
+def _class_culprit(class_name: str) -> Culprit:
+    return Culprit(f"{class_name} requests", f"requests/{class_name}")

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from penstock.flow.credit import stage_label
 from penstock.flow.demand import Withheld
-from penstock.flow.progress import LOOPS_MIN, STUCK_MS, ProgressView
+from penstock.flow.progress import LOOPS_MIN, STUCK_MS, HostView, ProgressView
 from penstock.flow.reason import Reason
 from penstock.model.ids import size_text
 from penstock.model.names import object_id
@@ -92,6 +92,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Subscription: its consumers."""
     query: "QueryView | None" = None
     """Query: what it says of itself."""
+    refusal: str = ""
+    """Log: the kind of what it says then (``RefusalKind``)."""
     refusing: str = ""
     """Log: why whoever will not wait is turned away at once (F6, F7); nobody is held then."""
     recent: float | None = None
@@ -153,6 +155,7 @@ class UndoneView(msgspec.Struct, frozen=True):
     since_ms: int
     waits_for: str = ""
     """Label of the stage for which it waits, if it is more than the next turn."""
+    age_ms: int = 0
 
 
 class SyncView(msgspec.Struct, frozen=True):
@@ -354,6 +357,8 @@ PARKED_MAX: Final = 20
 """Readers that nobody misses which are listed."""
 HUNG_MS: Final = 5000
 """A sync that takes longer than this hangs; before that the disk is slow."""
+SLOW_BURIALS_MS: Final = 5000
+"""Dead letters that are not written after this time have a slow target."""
 FROZEN_MS: Final = 15_000
 """Clients commit every 5 s: an offset that stands still for three of them is no accident."""
 UNLIMITED_MIN: Final = 50
@@ -412,6 +417,7 @@ def findings_of(
     stages: Sequence[StageView],
     troubles: Iterable[TroubleView] = (),
     alarms: Iterable[AlarmView] = (),
+    host: HostView | None = None,
 ) -> list[Finding]:
     """Every finding, the worst first; of the same severity in the order of their weight.
 
@@ -423,8 +429,11 @@ def findings_of(
     felt = [finding for finding in held if finding.is_felt]
     unfelt = [finding for finding in held if not finding.is_felt]
     troubled = [_trouble(each) for each in troubles]
+    turned = [_with_refused(each, troubled) for each in turned]
+    told = {each.id for each in turned}
+    troubled = [each for each in troubled if each.id not in told]
     delivery = _delivery_side(stages)
-    found = _alarms(stages, alarms) + turned + felt + troubled + delivery
+    found = _alarms(stages, alarms) + _hosts(host, felt) + turned + felt + troubled + delivery
     found = [_with_part(each, delivery) for each in found]
     found.sort(key=lambda each: SEVERITIES.index(each.severity))
     parked = next((at for at, each in enumerate(found) if each.severity == "parked"), len(found))
@@ -432,6 +441,61 @@ def findings_of(
     # The same culprit may be found in two ways: what was said first stands.
     unlike = {(each.id, each.cause): each for each in reversed(found)}
     return list(unlike.values())[::-1]
+
+
+def _hosts(host: HostView | None, held: Sequence[Finding]) -> list[Finding]:
+    """A busy machine: to blame when somebody waits for what only a CPU can do, else a remark."""
+    if host is None:
+        return []
+    felt = [each for each in held if each.culprit.kind in _CPU_KINDS]
+    waiters = {each.id: each for found in felt for each in found.waiters}
+    said = f"our threads waited {percent(host.share)} of the last seconds for a CPU"
+    waits = f"; {felt[0].culprit.name} is slow with it" if felt else ""
+    return [
+        Finding(
+            "host",
+            "host",
+            f"The host is busy: {said}{waits}.",
+            "publish" if felt else "none",
+            felt[0].chain if felt else (),
+            host.share,
+            severity="holding" if felt else "parked",
+            culprit=Ref("host", "host", "host"),
+            cause="busy-host",
+            since_ms=host.since_ms,
+            waiters=tuple(waiters.values())[:WAITERS_MAX],
+            waiters_total=sum([each.waiters_total for each in felt]),
+            path=(*(felt[0].path if felt else ()), "host"),
+            detail="Other programs, or the other guests of the machine, have its CPUs.",
+        )
+    ]
+
+
+_CPU_KINDS: Final = ("channel", "queue")
+"""Stages that wait for nothing but a CPU."""
+
+
+def _with_refused(finding: Finding, troubled: Iterable[Finding]) -> Finding:
+    """That it turns publishers away is known by its state, whom by those who were."""
+    same = [each for each in troubled if each.id == finding.id]
+    failed = [each for each in same if each.cause in _FAILURES]
+    if failed:
+        return failed[0]
+    if not same:
+        return finding
+    waiters = {each.id: each for found in same for each in found.waiters}
+    return replace(
+        finding,
+        since_ms=min((each.since_ms for each in same if each.since_ms is not None), default=None),
+        waiters=tuple(waiters.values())[:WAITERS_MAX],
+        waiters_total=max(len(waiters), *[each.waiters_total for each in same]),
+        path=(*list(waiters)[:1], finding.culprit.id),
+        detail=same[0].sentence,
+    )
+
+
+_FAILURES: Final = ("write-failed", "sync-failed")
+"""Refusals that say more than that the log is busy."""
 
 
 def _with_part(finding: Finding, delivery: Iterable[Finding]) -> Finding:
@@ -453,6 +517,8 @@ def _headline(finding: Finding) -> tuple[HeadlinePart, ...]:
     named = HeadlinePart(culprit.name or finding.name, culprit.id)
     words = CAUSE_WORDS.get(finding.cause, finding.cause)
     verb = " is the bottleneck" if finding.severity == "holding" else ""
+    if verb:
+        words = _HOLDING_WORDS.get(finding.cause, words)
     parts = [named, HeadlinePart(f"{verb}: {words}." if verb else f" {words}.")]
     if finding.waiters:
         first = finding.waiters[0]
@@ -466,7 +532,12 @@ def _headline(finding: Finding) -> tuple[HeadlinePart, ...]:
 CAUSE_WORDS: Final = {
     "memory": "is above its limit",
     "disk": "too little is free",
-    "busy": "it does all it can",
+    "work": "it does all it can",
+    "busy": "is busy, and tells senders so",
+    "no-buffer": "has no write buffer left: all wait for the disk",
+    "write-failed": "could not be written to",
+    "sync-failed": "could not be synced",
+    "busy-host": "its CPUs are taken by others",
     "routing": "parsing and routing",
     "index": "index writes, or one hot queue",
     "slow": "it is slow",
@@ -492,6 +563,29 @@ CAUSE_WORDS: Final = {
     "ring": "keeps the newest only, as it was asked to",
     "length-limit": "refuses what is published: it is full",
     "dead-letters": "has more and more dead letters",
+    "held": "it is full, and its publishers wait",
+    "rate": "is used up",
+    "quota": "is passed: a reader is too far behind",
+    "pending": "too much is not confirmed yet",
+    "stage": "too many staged rows are not committed",
+    "held-too-long": "held publishes for as long as it may, and refuses them",
+    "too-large": "refuses messages that are too large",
+    "terminated": "is ended for good, and takes no more",
+    "demand": "has consumers that do not ask for messages",
+    "subscription-unsettled": "has as many unsettled as it allows",
+    "delayed-room": "has no room to put delayed messages aside",
+    "draining": "waits for the keys of a former consumer",
+    "look-ahead": "has too much for consumers of other keys",
+    "inactive": "waits for a consumer that is to take over",
+    "nothing-ready": "has messages in queues that nobody reads",
+    "flow": "waits for what comes after it",
+    "spark": "is behind its bound",
+    "memory-alarm": "refuses publishes: the memory alarm is raised",
+    "disk-alarm": "refuses publishes: the disk alarm is raised",
+    "no-route": "refuses what no queue wants",
+    "closing": "is about to stop",
+    "letters-lost": "has no room for dead letters: they are lost",
+    "letters-slow": "buries messages that died, and is not done",
     "external": "is beside the chain",
     "cycle": "wait for each other",
     "does-not-ask": "does not ask for more",
@@ -505,6 +599,16 @@ CAUSE_WORDS: Final = {
     "burials": "buries messages that died",
 }
 """Cause -> what is said of the culprit after its name."""
+
+_HOLDING_WORDS: Final = {
+    "held": "it is reached",
+    "rate": "it is used up",
+    "quota": "it is passed",
+    "spark": "it is behind its bound",
+    "own-limit": "it takes no more than its own limit allows",
+    "silent": "it does not poll",
+}
+"""The same after "is the bottleneck"."""
 
 
 def _refusing(stage: StageView) -> Finding:
@@ -684,6 +788,8 @@ def _delivery_side(stages: Iterable[StageView]) -> list[Finding]:
 def _is_looked_at(stage: StageView) -> bool:
     if stage.ready > 0 or stage.query is not None:
         return True
+    if stage.undone is not None and stage.undone.what == BURIALS:
+        return True
     progress = stage.progress
     return progress is not None and (
         progress.loops >= LOOPS_MIN
@@ -706,7 +812,7 @@ def _subscription(stage: StageView, holding: set[str]) -> list[Finding]:
         found = _query(stage, stage.query)
         return [] if found is None else [found]
     progress = stage.progress
-    findings: list[Finding] = []
+    findings = _slow_burials(stage)
     if progress is not None:
         if progress.discarding_ms is not None:
             findings.append(_discarding(stage, progress))
@@ -715,8 +821,10 @@ def _subscription(stage: StageView, holding: set[str]) -> list[Finding]:
         unread = _without_window(stage, progress) or _never_settled(stage, progress)
         if unread is not None:
             return [*findings, unread]
-        if not stage.ready or not progress.is_behind:
+        if not progress.is_behind:
             return findings
+    if not stage.ready:
+        return findings
     finding = _behind(stage, progress, is_holding=stage.belongs_to in holding)
     return findings if finding is None else [*findings, finding]
 
@@ -942,6 +1050,23 @@ def _looping(stage: StageView, progress: ProgressView) -> Finding:
         stage, "consumer", name, f"{said}: consumer {name} requeues it.", cause="requeue-loop"
     )
     return _of_consumer(found, stage, stage.consumers[0]) if stage.consumers else found
+
+
+def _slow_burials(stage: StageView) -> list[Finding]:
+    """Messages that died are not where they belong, and it takes long."""
+    undone = stage.undone
+    if undone is None or undone.what != BURIALS or undone.age_ms < SLOW_BURIALS_MS:
+        return []
+    said = f"it buries messages that died, {undone.count} are left after {undone.age_ms // 1000} s"
+    found = _delivery(
+        stage,
+        "subscription",
+        stage.name,
+        f"The dead letters of {stage.label} are slow: {said}.",
+        cause="letters-slow",
+        severity="dead",
+    )
+    return [replace(found, since_ms=undone.since_ms)]
 
 
 def _discarding(stage: StageView, progress: ProgressView) -> Finding:
@@ -1367,9 +1492,10 @@ def _bottleneck(stage: StageView, chain: list[StageView]) -> Finding:
 
 def _stage_cause(stage: StageView) -> str:
     if stage.kind == "log":
-        is_hung = stage.sync is not None and stage.sync.age_ms > HUNG_MS
-        return "hung" if is_hung else "slow"
-    return {"connection": "room", "channel": "routing", "queue": "index"}.get(stage.kind, "busy")
+        if stage.sync is not None and stage.sync.age_ms > HUNG_MS:
+            return "hung"
+        return "no-buffer" if stage.refusal == "no-buffer" else "slow"
+    return {"connection": "room", "channel": "routing", "queue": "index"}.get(stage.kind, "work")
 
 
 def _stage_detail(stage: StageView) -> str:
@@ -1380,6 +1506,7 @@ def _stage_detail(stage: StageView) -> str:
     return (
         f"Syncs take {sync.p50_ms:g} ms (p50), {sync.p99_ms:g} ms (p99); "
         f"{size_text(sync.unsynced_bytes)} wait for one.{under_way}"
+        + (f" Now {stage.refusing}." if stage.refusing else "")
     )
 
 

@@ -248,6 +248,65 @@ class Unsettled:
         return unsettled_ms
 
 
+# ---- host ---------------------------------------------------------------------------------------
+# How long our threads were ready to run and had no CPU: the kernel counts it for each of them.
+
+
+HOST_WINDOW_MS: Final = 5000
+HOST_BUSY: Final = 0.2
+"""Part of the window that a thread waited for a CPU, from which on the host is busy."""
+HOST_POINTS_MAX: Final = 8
+HOST_POINT_MS: Final = 900
+"""Looks come every second or more often; the window has room for one in so long."""
+THREADS_MAX: Final = 64
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """The machine, as our threads see it."""
+
+    share: float
+    """Of the last seconds, in which the thread that waited most had no CPU."""
+    since_ms: int
+
+
+class RunDelay:
+    """Told now and then how long each thread has waited in all; knows what that was lately."""
+
+    __slots__ = ("_points", "since_ms")
+
+    def __init__(self) -> None:
+        # At which time each thread had waited how long, in milliseconds.
+        self._points: deque[tuple[int, dict[int, float]]] = deque(maxlen=HOST_POINTS_MAX)
+        self.since_ms: int | None = None
+        """Since when the host is busy; None while it is not."""
+
+    def note(self, waited_ms: dict[int, float], now_ms: int) -> None:
+        """By thread, since each began."""
+        if self._points and now_ms - self._points[-1][0] < HOST_POINT_MS:
+            return
+        self._points.append((now_ms, dict(list(waited_ms.items())[:THREADS_MAX])))
+        if self.share() <= HOST_BUSY:
+            self.since_ms = None
+        elif self.since_ms is None:
+            self.since_ms = now_ms
+
+    def share(self) -> float:
+        """Of the window that ends with the last look; 0 until one has gone by."""
+        if len(self._points) < 2:
+            return 0.0
+        until_ms, after = self._points[-1]
+        began = [each for each in self._points if until_ms - each[0] >= HOST_WINDOW_MS]
+        if not began:
+            return 0.0
+        since_ms, before = began[-1]
+        waited = [after[thread] - before[thread] for thread in after.keys() & before.keys()]
+        return max(waited, default=0.0) / (until_ms - since_ms)
+
+    def view(self) -> HostView | None:
+        """None while the host is not busy, or nobody knows."""
+        return None if self.since_ms is None else HostView(self.share(), self.since_ms)
+
+
 # ---- troubles -----------------------------------------------------------------------------------
 # Refusals and losses, each kind for each place once: who says no, since when, how often, to whom.
 

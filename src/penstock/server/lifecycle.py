@@ -55,6 +55,7 @@ from penstock.server.probes import (
     Probes,
     Sampling,
     disk_bytes,
+    run_delays,
     trimmer,
 )
 from penstock.server.protocols import DeadlineDriver, HttpPort, ProtocolBinding, built_in
@@ -506,6 +507,7 @@ class BrokerRuntime:
             check_ms=self._settings.flow.alarm_check_ms,
             looked=self._looked,
             trim=trimmer(),
+            run_delays=run_delays,
         )
 
     def _looked(self) -> None:

@@ -14,6 +14,7 @@ it gives them back before the figure counts, and nobody is held for what nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.flow.alarms import AlarmBoard, parse_limit
+from penstock.flow.progress import THREADS_MAX
 from penstock.model.errors import SettingsError
 from penstock.model.ids import size_text
 from penstock.telemetry.statistics import LAG_SECONDS, Histogram
@@ -43,6 +45,8 @@ within ``NEAR_DISK_BYTES`` of it, whichever is more."""
 
 NEAR_DISK_BYTES: Final = 512 * 1024 * 1024
 NEAR_DIVISOR: Final = 10
+DELAYS_SECONDS: Final = 0.9
+"""Between two looks at what threads waited for a CPU: a file for each of them."""
 TRIM_SECONDS: Final = 10.0
 """From one ``trim`` to the next. Up to 50 ms were measured with a hundred thousand free blocks: too
 long for an ordinary turn, and nothing beside an alarm that holds every publisher."""
@@ -63,6 +67,7 @@ class Probes:
         check_ms: int,
         looked: Callable[[], None],
         trim: Callable[[], None] | None = None,
+        run_delays: Callable[[], dict[int, float]] | None = None,
     ) -> None:
         """``trim`` gives freed memory back to the system."""
         self._engine = engine
@@ -74,6 +79,8 @@ class Probes:
         self._check_ms = check_ms
         self._looked = looked
         self._trim = trim
+        self._run_delays = run_delays
+        self._delays_at = 0.0
         self._trimmed_at = -TRIM_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         self.memory_used = 0
@@ -98,6 +105,9 @@ class Probes:
         self.disk_free = self._read("disk", self._free_bytes, 0)
         self._engine.set_alarm("memory", self.memory_used)
         self._engine.set_alarm("disk", self.disk_free)
+        if self._run_delays is not None and self._loop.time() >= self._delays_at:
+            self._delays_at = self._loop.time() + DELAYS_SECONDS
+            self._engine.note_run_delay(self._run_delays())
         self._looked()
         delay_ms = self._check_ms / NEAR_DIVISOR if self.is_near else self._check_ms
         self._timer = self._loop.call_later(delay_ms / 1000, self.look)
@@ -317,6 +327,26 @@ def trimmer() -> Callable[[], None] | None:
     except (OSError, AttributeError):
         return None
     return lambda: trim(0)
+
+
+def run_delays(process: Path = Path("/proc/self")) -> dict[int, float]:
+    """How long each of our threads was ready to run and had no CPU, in milliseconds.
+
+    Empty where the kernel does not say; of the main thread alone where it says no more than that.
+    """
+    found: dict[int, float] = {}
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(process / "task")[:THREADS_MAX]:
+            _note_delay(found, int(thread), process / "task" / thread / "schedstat")
+    if not found:
+        _note_delay(found, 0, process / "schedstat")
+    return found
+
+
+def _note_delay(found: dict[int, float], thread: int, path: Path) -> None:
+    # A thread may end between two looks at it.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        found[thread] = int(path.read_bytes().split()[1]) / 1e6
 
 
 def peak_rss_bytes() -> int:

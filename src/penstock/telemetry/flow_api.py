@@ -64,7 +64,7 @@ def flow_page(
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     views = stages.views
-    findings = findings_of(views, stages.troubles, stages.alarms)
+    findings = findings_of(views, stages.troubles, stages.alarms, stages.host)
     answer = answer_of(findings, views)
     named = _named([answer, *findings[:FINDINGS_MAX]])
     shown = sorted(views, key=lambda view: _rank(view, named))[:STAGES_MAX]

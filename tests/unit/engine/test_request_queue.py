@@ -5,6 +5,7 @@ import pytest
 from kit.workbench import Workbench
 from penstock.engine.request_queue import EXTRA_WORK_MAX
 from penstock.flow.fast_fail import BusyCause
+from penstock.flow.reason import Culprit
 
 KIB = 1024
 
@@ -15,6 +16,8 @@ def bench():
 
 
 class Recorder:
+    publisher = Culprit("c1", "connection/1")
+
     def __init__(self):
         self.ran = 0
         self.refused = []

@@ -3,8 +3,19 @@
 import pytest
 
 from penstock.flow.demand import Withheld
-from penstock.flow.diagnosis import ConsumerView, StageView, diagnose, findings_of, held_chains
+from penstock.flow.diagnosis import (
+    BURIALS,
+    CAUSE_WORDS,
+    WITHHELD_WORDS,
+    ConsumerView,
+    StageView,
+    UndoneView,
+    diagnose,
+    findings_of,
+    held_chains,
+)
 from penstock.flow.reason import Reason
+from penstock.model.refusal import RefusalKind
 
 
 def chain_views(connection="running", channel="running", queue="running", *, with_culprits):
@@ -380,3 +391,18 @@ def test_a_sink_that_waits_for_a_full_topic_names_its_limit():
     [finding] = findings_of([sink])
     assert finding.chain == ("sink out of query q",)
     assert words in finding.sentence
+
+
+def test_every_cause_has_words_for_the_headline():
+    causes = [*Reason, *RefusalKind, *WITHHELD_WORDS]
+    assert [each.value for each in causes if each.value not in CAUSE_WORDS] == []
+
+
+def test_dead_letters_that_are_not_written_after_five_seconds_are_slow():
+    def found(age_ms):
+        undone = UndoneView(BURIALS, 7, 1_000, age_ms=age_ms)
+        stage = StageView("subscription", "orders/a", undone=undone, id="sub/orders/a")
+        return [(each.severity, each.cause, each.since_ms) for each in findings_of([stage])]
+
+    assert found(4_000) == []
+    assert found(6_000) == [("dead", "letters-slow", 1_000)]

@@ -1,14 +1,19 @@
 """Progress: what of the past tells alike things apart."""
 
+import pytest
+
 from penstock.flow.progress import (
     ENDED_MS,
+    HOST_POINTS_MAX,
     LOOPS_MIN,
     PUBLISHERS_MAX,
     READ_MS,
     TROUBLES_MAX,
     Progress,
+    RunDelay,
     Spell,
     Troubles,
+    Unsettled,
 )
 from penstock.flow.reason import Culprit
 
@@ -91,3 +96,44 @@ def test_troubles_are_bounded_and_who_is_concerned_is_counted():
         troubles.note("length-limit", Culprit("q", f"topic/{number}"), 1, 0)
     assert len(troubles.now(0)) == TROUBLES_MAX
     assert troubles.dropped == 1
+
+
+# The host.
+
+
+def test_a_host_is_busy_when_a_thread_waits_more_than_a_fifth_of_five_seconds():
+    delay = RunDelay()
+    for second in range(6):
+        delay.note({1: 0.0, 2: second * 210.0}, second * 1_000)
+        assert (delay.view() is not None) is (second == 5), "not before the window is full"
+    assert delay.view().share == pytest.approx(0.21)
+    assert delay.view().since_ms == 5_000
+    for second in range(6, 12):
+        delay.note({1: 0.0, 2: 5 * 210.0}, second * 1_000)
+    assert delay.view() is None
+
+
+def test_a_thread_that_came_or_went_says_nothing_and_looks_are_not_too_often():
+    delay = RunDelay()
+    for now_ms in range(0, 20_000, 100):
+        delay.note({now_ms: 9_000.0}, now_ms)
+    assert delay.view() is None
+    assert len(delay._points) <= HOST_POINTS_MAX
+
+
+# A consumer that gives nothing back.
+
+
+def test_a_consumer_that_holds_nothing_settles_nothing_late():
+    unsettled = Unsettled()
+    assert unsettled.look(0, 0, 1_000, 0) == 0
+    assert unsettled.look(0, 5, 90_000, 90_000) == 0, "a list moved just now"
+    assert unsettled.look(0, 5, 100_000, 0) == 10_000
+    assert unsettled.look(1, 4, 101_000, 101_000) == 0
+    assert unsettled.look(1, 4, 131_000, 130_000) == 30_000, "others settled, it did not"
+
+
+def test_what_happened_between_two_looks_was_not_later_than_the_last_settlement():
+    unsettled = Unsettled()
+    unsettled.look(0, 1, 1_000, 1_000)
+    assert unsettled.look(1, 5, 60_000, 2_000) == 58_000

@@ -12,6 +12,7 @@ from penstock.server.probes import (
     Probes,
     disk_bytes,
     peak_rss_bytes,
+    run_delays,
     trimmer,
 )
 
@@ -245,3 +246,22 @@ def test_stopped_it_measures_no_more(loop):
     lag.stop()
     loop.advance(5000)
     assert lag.histogram.count == 0
+
+
+# Threads that wait for a CPU.
+
+
+def test_each_thread_says_how_long_it_waited_for_a_cpu(tmp_path):
+    for thread, text in {"10": "5 2000000 3", "11": "5 7500000 3"}.items():
+        (tmp_path / "task" / thread).mkdir(parents=True)
+        (tmp_path / "task" / thread / "schedstat").write_text(text)
+    (tmp_path / "task" / "12").mkdir()
+    assert run_delays(tmp_path) == {10: 2.0, 11: 7.5}
+
+
+def test_where_threads_say_nothing_the_process_does_or_nobody(tmp_path):
+    assert run_delays(tmp_path) == {}
+    (tmp_path / "schedstat").write_text("nonsense")
+    assert run_delays(tmp_path) == {}
+    (tmp_path / "schedstat").write_text("5 3000000 1")
+    assert run_delays(tmp_path) == {0: 3.0}

@@ -31,7 +31,7 @@ from penstock.adapters.rocketmq.send import SendHandler
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.fast_fail import Busy
-from penstock.flow.reason import Reason
+from penstock.flow.reason import Culprit, Reason
 from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
@@ -246,7 +246,7 @@ class RemotingRequest:
         engine = self._connection.broker.engine
         if class_name == SEND and (refusal := engine.refuse_now()) is not None:
             code, remark = refusal_response(refusal, is_arrival=True)
-            engine.request_queue.count_refused(class_name, refusal)
+            engine.request_queue.count_refused(class_name, refusal, self.publisher)
             self._connection.answer(command, code, remark=remark)
             return
         ext = command.ext
@@ -263,6 +263,11 @@ class RemotingRequest:
             connection.fail(command, error)
         except (Malformed, PenstockError) as problem:
             connection.answer(command, ResponseCode.SYSTEM_ERROR, remark=f"{problem}")
+
+    @property
+    def publisher(self) -> Culprit:
+        stage = self._connection.engine_connection.stage
+        return Culprit(stage.name, stage.id)
 
     def refuse(self, busy: Busy) -> None:
         """It waited too long, or found no place to wait."""

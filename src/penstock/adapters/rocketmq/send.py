@@ -45,6 +45,7 @@ from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication, Route
 from penstock.engine.topic import DirectRoute, Queue, Topic
 from penstock.flow.fast_fail import Busy
+from penstock.flow.reason import Culprit
 from penstock.model.errors import PenstockError
 from penstock.model.record import Record, RecordFlag
 from penstock.model.refusal import Refusal
@@ -127,6 +128,10 @@ class SendHandler:
         """A send came; ``flush`` follows before the read is over."""
         self._arrived.append(send)
 
+    @property
+    def publisher(self) -> Culprit:
+        return self._channel.publisher
+
     def flush(self) -> None:
         """Publish what came, let it wait, or answer "busy"."""
         if not self._arrived:
@@ -135,7 +140,7 @@ class SendHandler:
         refusal = self._broker.engine.refuse_now()
         if refusal is not None:
             code, remark = refusal_response(refusal, is_arrival=True)
-            self._request_queue.count_refused(SEND, refusal, len(sends))
+            self._request_queue.count_refused(SEND, refusal, self.publisher, len(sends))
             for send in sends:
                 self.fail(send, code, remark)
         elif self._request_queue.admit(SEND, len(sends)):
@@ -577,6 +582,10 @@ class _WaitingSend:
 
     def run(self) -> None:
         self._handler.run(self._send)
+
+    @property
+    def publisher(self) -> Culprit:
+        return self._handler.publisher
 
     def refuse(self, busy: Busy) -> None:
         self._handler.fail(self._send, ResponseCode.SYSTEM_BUSY, busy_remark(busy))

@@ -1043,7 +1043,8 @@ class Subscription:
         """Rejects and expiries that are spread over turns, as far as they are still to come."""
         backlog = self._settler.reject_backlog
         if backlog:
-            return UndoneView(BURIALS, backlog.count, backlog.since_ms)
+            age_ms = self._host.clock.monotonic_ms() - backlog.since_ms
+            return UndoneView(BURIALS, backlog.count, backlog.since_ms, age_ms=age_ms)
         found = [expired_backlog(cursor, self._host) for cursor in self._cursors]
         late = [each for each in found if each is not None]
         if not late:
