@@ -9,7 +9,7 @@ subscription a query belongs to stands in the latest offset that the source repo
 How the time is divided: tasks report what reading took (``readers.py``), Spark what all tasks took
 (``addBatch``), and the difference is the transformation; what a batch took outside its tasks
 (commit of files, commit log) counts as the sink's. Spark runs a transformation and the writing of
-its rows in the same tasks, so a sink that writes slowly there counts as transformation.
+its rows in the same tasks: which of them is slow is known when Penstock's writer times itself.
 
 Reports are made on a thread of their own: a broker that does not answer must not hold up Spark's
 listener bus. At most ``WAITING_MAX`` wait; more are dropped.

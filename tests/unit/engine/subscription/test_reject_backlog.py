@@ -160,7 +160,7 @@ def test_those_who_wait_are_shown_with_their_number_and_since_when(
     host.clock.advance(500)
     host.run(rounds_max=1)
     assert subscription.view().undone == UndoneView(
-        "burials", MANY - 2 * REJECTS_PER_TURN, began_ms
+        "burials", MANY - 2 * REJECTS_PER_TURN, began_ms, age_ms=500
     )
     host.run()
     assert subscription.view().undone is None
