@@ -67,6 +67,10 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return self.place == other.place if isinstance(other, MessageId) else NotImplemented
 
+    def __ne__(self, other: object) -> bool:
+        # msgspec has one of its own, which knows nothing of the other.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.place)
 

@@ -117,3 +117,10 @@ def test_a_message_without_a_value_has_none():
 
 def test_a_message_to_send_is_printed_short():
     assert repr(Message(b"12345", key="k")) == "Message(5 B, key='k')"
+
+
+def test_ids_of_one_place_are_equal_by_both_signs():
+    one, same = MessageId(1, 2, -1, 0, 5), MessageId(1, 2, -1, 0)
+    assert one == same
+    assert not one != same
+    assert one != MessageId(1, 2)

@@ -101,7 +101,7 @@ class Permits:
         """A queue of 0 (B30): so many receivers wait for one message each."""
         if not self._is_connected or not self._is_started or self.is_paused or self.queue_size:
             return 0
-        return self._grant(max(0, receivers - self.outstanding))
+        return self._grant(max(0, receivers - self.outstanding)) if receivers > 0 else 0
 
     def pause(self) -> None:
         """No FLOW from here on (B32)."""

@@ -1,0 +1,860 @@
+"""The consumer against a broker that is an object: every rule a client has, without sockets."""
+
+import asyncio
+import re
+
+import pytest
+
+from kit.client.pulsar_consumer import TYPES, scene, until
+from kit.pulsar_payload import single_tail
+from penstock.client.pulsar import (
+    DeadLetterPolicy,
+    InitialPosition,
+    InvalidUse,
+    JsonSchema,
+    MessageId,
+    NothingReceived,
+    Refused,
+    StateError,
+    StringSchema,
+    SubscriptionType,
+    TimedOut,
+    Waits,
+)
+from penstock.wire.pulsar import protocol_pb2 as pb
+from penstock.wire.pulsar.frames import NO_ID, ServerError
+
+SHARED = {"subscription_type": SubscriptionType.SHARED}
+FAILOVER = {"subscription_type": SubscriptionType.FAILOVER}
+KEY_SHARED = {"subscription_type": SubscriptionType.KEY_SHARED}
+READER = {"is_durable": False, "start_message_id": MessageId.earliest}
+
+
+def numbers(count, start=0):
+    return [b"%d" % each for each in range(start, start + count)]
+
+
+# ---- before anything is sent --------------------------------------------------------------------
+
+
+def refused(message, topic="t", name="s", **options):
+    @scene
+    async def play(bench):
+        with pytest.raises((InvalidUse, ValueError, TypeError), match=message):
+            await bench.subscribe(topic, name, **options)
+        assert bench.broker.subscribes == []
+
+    play()
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "a b", "per://x/y/z", "a/b", "persistent://a/b/", "a/b/c/d/e"]
+)
+def test_a_name_that_is_no_topic_is_refused_before_anything_is_sent(topic):
+    if topic == "a/b/c/d/e":
+        topic = "x y/b/c"
+    refused("topic", topic)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "pulsar.dedup", "pulsar.repl.x"])
+def test_a_subscription_needs_a_name_that_pulsar_does_not_keep(name):
+    refused("subscription", "t", name)
+
+
+def test_compacted_reads_are_for_persistent_topics_with_one_active_consumer():
+    refused("is_read_compacted", is_read_compacted=True, **SHARED)
+    refused("is_read_compacted", "non-persistent://public/default/t", is_read_compacted=True)
+
+
+def test_a_listener_for_active_changes_is_for_failover_only():
+    refused("active_listener", active_listener=print)
+
+
+def test_other_wrong_options_are_refused_with_what_to_do():
+    refused("0..65535", sticky_ranges=[(0, 70_000)], **KEY_SHARED)
+    refused("overlap", sticky_ranges=[(0, 10), (10, 20)], **KEY_SHARED)
+    refused("key-shared", sticky_ranges=[(0, 10)])
+    refused("seek", start_message_id=MessageId.earliest)
+    refused("shared", dead_letter_policy=DeadLetterPolicy())
+    refused("receiver_queue_size", receiver_queue_sise=3)
+    refused("a topic", [])
+
+
+def test_a_closed_client_subscribes_to_nothing():
+    @scene
+    async def play(bench):
+        await bench.client.close_async()
+        with pytest.raises(StateError, match="closed"):
+            await bench.subscribe()
+
+    play()
+
+
+# ---- SUBSCRIBE ----------------------------------------------------------------------------------
+
+
+@scene
+async def test_partitions_are_asked_for_first_and_one_topic_is_one_consumer(bench):
+    await bench.subscribe("t")
+    kinds = [each.type for each in bench.broker.commands]
+    order = [TYPES.PARTITIONED_METADATA, TYPES.LOOKUP, TYPES.SUBSCRIBE, TYPES.FLOW]
+    assert [each for each in kinds if each in order] == order
+    assert bench.broker.subscribes[0].topic == "persistent://public/default/t"
+
+
+@scene
+async def test_subscribe_says_all_there_is_to_say(bench):
+    await bench.subscribe(
+        "t",
+        "s",
+        consumer_name="me",
+        priority_level=3,
+        initial_position=InitialPosition.EARLIEST,
+        properties={"a": "b"},
+        subscription_properties={"c": "d"},
+        is_replicated=True,
+        is_read_compacted=True,
+        schema=StringSchema(),
+    )
+    (said,) = bench.broker.subscribes
+    assert (said.subscription, said.consumer_name, said.priority_level) == ("s", "me", 3)
+    assert said.durable
+    assert not said.HasField("start_message_id")
+    assert said.initialPosition == pb.CommandSubscribe.Earliest
+    assert (said.metadata[0].key, said.subscription_properties[0].value) == ("a", "d")
+    assert said.replicate_subscription_state
+    assert said.read_compacted
+    assert said.force_topic_creation
+    assert said.schema.type == pb.Schema.String
+    assert said.HasField("consumer_epoch")
+
+
+@scene
+async def test_bytes_send_no_schema_and_key_shared_says_its_ranges(bench):
+    await bench.subscribe(sticky_ranges=[(0, 9), (20, 29)], **KEY_SHARED)
+    (said,) = bench.broker.subscribes
+    assert not said.HasField("schema")
+    assert said.keySharedMeta.keySharedMode == pb.STICKY
+    assert [(each.start, each.end) for each in said.keySharedMeta.hashRanges] == [(0, 9), (20, 29)]
+
+
+@scene
+async def test_partitions_are_children_of_one_parent(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 3
+    consumer = await bench.subscribe("t")
+    assert [each.topic[-1] for each in bench.broker.subscribes] == ["0", "1", "2"]
+    assert [bench.part(consumer, n).partition for n in range(3)] == [0, 1, 2]
+    assert len(consumer.topics) == 3
+
+
+@scene
+async def test_children_flow_only_when_all_are_subscribed(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    task = asyncio.ensure_future(bench.subscribe("t", receiver_queue_size=10))
+    await until(lambda: len(bench.broker.waiting) == 2)
+    (first, last), bench.broker.waiting = bench.broker.waiting, []
+    bench.broker._answer(*first)
+    await bench.settle(30)
+    assert bench.broker.flows == []
+    bench.broker._answer(*last)
+    await task
+    await bench.settle()
+    assert bench.broker.flows == [10, 10]
+
+
+@scene
+async def test_all_partitions_together_are_no_further_ahead_than_the_total(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 4
+    await bench.subscribe("t", max_total_receiver_queue_size_across_partitions=40)
+    await bench.settle()
+    assert bench.broker.flows == [10, 10, 10, 10]
+
+
+@scene
+async def test_one_partition_that_is_refused_leaves_none_behind(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    busy = (ServerError.ConsumerBusy, "Exclusive consumer is already connected")
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [busy]
+    with pytest.raises(Refused, match="close the other consumer"):
+        await bench.subscribe("t")
+    assert len(bench.broker.all(TYPES.CLOSE_CONSUMER)) == 1
+    assert bench.client._open == {}
+
+
+@scene
+async def test_a_pattern_takes_the_topics_that_match_and_new_ones_later(bench):
+    name = "persistent://public/default/"
+    bench.broker.topics = [f"{name}orders-1", f"{name}other", f"{name}orders-2-partition-0"]
+    consumer = await bench.subscribe(re.compile("public/default/orders-.*"), pattern_refresh_ms=10)
+    assert consumer.topics == [f"{name}orders-1", f"{name}orders-2"]
+    bench.broker.topics.append(f"{name}orders-3")
+    bench.broker.topics.remove(f"{name}orders-1")
+    await until(lambda: consumer.topics == [f"{name}orders-2", f"{name}orders-3"])
+
+
+@scene
+async def test_several_topics_are_received_from_as_one(bench):
+    consumer = await bench.subscribe(["a", "b"])
+    await bench.settle()
+    for number in (0, 1):
+        bench.broker.deliver(b"%d" % number, consumer_id=bench.part(consumer, number).consumer_id)
+    assert sorted(await bench.receive(consumer, 2)) == [b"0", b"1"]
+
+
+@scene
+async def test_a_refusal_that_may_pass_is_tried_again_and_one_that_does_not_is_told(bench):
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.ServiceNotReady, "not yet")] * 3
+    await bench.subscribe()
+    assert len(bench.broker.subscribes) == 4
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.TopicNotFound, "gone")]
+    with pytest.raises(Refused, match="create the topic"):
+        await bench.subscribe("u")
+
+
+# ---- permits ------------------------------------------------------------------------------------
+
+
+@scene
+async def test_the_whole_queue_is_granted_after_subscribe(bench):
+    await bench.subscribe(receiver_queue_size=100)
+    await bench.settle()
+    assert bench.broker.flows == [100]
+
+
+@scene
+async def test_permits_gather_until_half_of_the_queue_was_taken(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    for body in numbers(10):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 4)
+    await bench.settle()
+    assert bench.broker.flows == [10]
+    await bench.receive(consumer, 1)
+    await until(lambda: bench.broker.flows == [10, 5])
+
+
+@scene
+async def test_a_batch_counts_by_its_messages(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    bench.broker.deliver(*numbers(15))
+    await bench.settle()
+    assert bench.part(consumer).permits.outstanding == -5
+    assert await bench.receive(consumer, 15) == numbers(15)
+    await until(lambda: sum(bench.broker.flows) == 25)
+    assert bench.part(consumer).permits.outstanding == 10
+
+
+@scene
+async def test_what_is_not_handed_out_gives_its_permits_back(bench):
+    consumer = await bench.subscribe(receiver_queue_size=4, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(*numbers(4), ack_set=[0b0110])
+    await until(lambda: len(consumer.inboxes[0]) == 2)
+    assert bench.part(consumer).permits.outstanding == 2
+    assert await bench.receive(consumer, 2) == [b"1", b"2"]
+
+
+@scene
+async def test_a_queue_of_0_asks_for_one_message_per_receive(bench):
+    consumer = await bench.subscribe(receiver_queue_size=0)
+    await bench.settle()
+    assert bench.broker.flows == []
+    waiting = asyncio.ensure_future(consumer.receive_async())
+    await until(lambda: bench.broker.flows == [1])
+    bench.broker.deliver(b"x")
+    assert (await waiting).data == b"x"
+    with pytest.raises(NothingReceived):
+        await consumer.receive_async(1)
+    assert bench.broker.flows == [1, 1]
+    bench.broker.deliver(*numbers(3))
+    await until(lambda: len(consumer.inboxes[0]) == 3)
+    assert await bench.receive(consumer, 3) == numbers(3)
+    waiting = asyncio.ensure_future(consumer.receive_async())
+    await until(lambda: bench.broker.flows == [1, 1, 3])
+    bench.broker.deliver(b"y")
+    assert (await waiting).data == b"y"
+
+
+@scene
+async def test_no_flow_while_paused_and_what_gathered_when_resumed(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    await consumer.pause_async()
+    for body in numbers(10):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 10)
+    await bench.settle()
+    assert bench.broker.flows == [10]
+    assert consumer.why().reason is Waits.RESUME
+    await consumer.resume_async()
+    await bench.settle()
+    assert bench.broker.flows == [10, 10]
+
+
+@scene
+async def test_nothing_is_granted_without_a_connection(bench):
+    consumer = await bench.subscribe(receiver_queue_size=4)
+    await bench.settle()
+    for body in numbers(4):
+        bench.broker.deliver(body)
+    await bench.settle()
+    bench.broker.is_away = True
+    bench.broker.cut()
+    assert await bench.receive(consumer, 4) == numbers(4)
+    await bench.settle()
+    assert bench.broker.flows == [4]
+    bench.broker.is_away = False
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    await bench.settle()
+    assert bench.broker.flows == [4, 4]
+
+
+@scene
+async def test_reading_stops_when_the_queue_has_too_many_bytes(bench):
+    consumer = await bench.subscribe(receiver_queue_bytes_max=100, receiver_queue_size=100)
+    await bench.settle()
+    for _ in range(5):
+        bench.broker.deliver(bytes(30))
+        await bench.settle(3)
+    transport = bench.broker.transports[-1]
+    assert not transport.is_reading
+    assert len(consumer.inboxes[0]) == 4
+    assert "receiver_queue_bytes_max" in str(consumer.why())
+    await bench.receive(consumer, 3)
+    await until(lambda: transport.is_reading)
+    await bench.receive(consumer, 2)
+
+
+@scene
+async def test_who_waits_for_an_answer_is_not_kept_from_it_by_a_full_queue(bench):
+    await bench.subscribe("full", receiver_queue_bytes_max=1)
+    await bench.settle()
+    bench.broker.deliver(b"xxx")
+    await bench.settle()
+    assert not bench.broker.transports[-1].is_reading
+    other = await bench.subscribe("other")
+    await bench.settle()
+    waiting = asyncio.ensure_future(other.receive_async())
+    await until(lambda: bench.broker.transports[-1].is_reading)
+    bench.broker.deliver(b"y", consumer_id=bench.part(other).consumer_id)
+    assert (await waiting).data == b"y"
+
+
+# ---- coming back --------------------------------------------------------------------------------
+
+
+@scene
+async def test_after_a_reconnect_permits_begin_anew_and_the_queue_is_empty(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    for body in numbers(6):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 2)
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    await until(lambda: bench.broker.flows == [10, 10])
+    assert len(consumer.inboxes[0]) == 0
+    part = bench.part(consumer)
+    assert (part.permits.outstanding, part.permits.gathered, part.taken) == (10, 0, 0)
+    assert consumer.statistics().reconnects == 1
+
+
+@scene
+async def test_a_durable_subscription_comes_back_without_a_start_id(bench):
+    await bench.subscribe()
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    await bench.settle()
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    assert not bench.broker.subscribes[1].HasField("start_message_id")
+
+
+@scene
+async def test_one_that_is_not_durable_comes_back_with_its_first_message_not_handed_out(bench):
+    consumer = await bench.subscribe(**READER)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    assert await bench.receive(consumer, 1) == [b"0"]
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    start = bench.broker.subscribes[1].start_message_id
+    assert (start.ledgerId, start.entryId, start.batch_index) == (7, 0, 1)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3), entry=0)
+    assert await bench.receive(consumer, 2) == [b"1", b"2"]
+
+
+@scene
+async def test_with_an_empty_queue_it_comes_back_behind_the_last_one_handed_out(bench):
+    consumer = await bench.subscribe(**READER)
+    await bench.settle()
+    assert bench.broker.subscribes[0].start_message_id.ledgerId == NO_ID
+    bench.broker.deliver(b"0")
+    await bench.receive(consumer, 1)
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    assert bench.broker.subscribes[1].start_message_id.entryId == 0
+    await bench.settle()
+    bench.broker.deliver(b"0", entry=0)
+    bench.broker.deliver(b"1", entry=1)
+    assert await bench.receive(consumer, 1) == [b"1"]
+
+
+@scene
+async def test_one_that_is_not_durable_and_received_nothing_says_no_more_than_before(bench):
+    await bench.subscribe(is_durable=False)
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    assert not bench.broker.subscribes[1].HasField("start_message_id")
+
+
+@scene
+async def test_a_broker_that_closes_the_consumer_gets_it_again(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    bench.broker.say(
+        TYPES.CLOSE_CONSUMER, consumer_id=bench.part(consumer).consumer_id, request_id=NO_ID
+    )
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    assert len(bench.broker.transports) == 1
+    await until(lambda: consumer.is_connected)
+
+
+@scene
+async def test_failures_to_come_back_are_tried_again_for_ever(bench):
+    consumer = await bench.subscribe()
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.AuthorizationError, "no")] * 5
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected)
+    assert len(bench.broker.subscribes) == 7
+
+
+@scene
+async def test_a_second_connect_while_one_is_under_way_is_ignored(bench):
+    consumer = await bench.subscribe()
+    handler = bench.part(consumer).handler
+    handler.grab()
+    handler.grab()
+    await bench.settle()
+    assert len(bench.broker.subscribes) == 1
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.waiting) == 1)
+    handler.grab()
+    await bench.settle()
+    assert len(bench.broker.subscribes) == 2
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: consumer.is_connected)
+
+
+@scene
+async def test_a_subscription_that_succeeds_after_close_is_undone(bench):
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    consumer = await asyncio.wait_for(_opened_late(bench), 5)
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: bench.broker.transports[0].is_closed)
+    assert bench.broker.flows == []
+    assert consumer.handler.state.value == "closed"
+
+
+async def _opened_late(bench):
+    task = asyncio.ensure_future(bench.subscribe())
+    await until(lambda: len(bench.broker.waiting) == 1)
+    (consumer,) = bench.client._open.values()
+    part = bench.broker.transports[-1].connection._consumers[0]
+    await part.close()
+    with pytest.raises(StateError, match="closed while it was opened"):
+        await task
+    assert consumer.topics == []
+    return part
+
+
+@scene
+async def test_subscribe_completes_once_although_it_succeeds_often(bench):
+    consumer = await bench.subscribe()
+    for count in (2, 3, 4):
+        bench.broker.cut()
+        await until(lambda count=count: len(bench.broker.subscribes) == count)
+        await until(lambda: consumer.is_connected)
+    assert bench.part(consumer).handler.epoch == 3
+
+
+@scene
+async def test_candidates_for_the_dead_letter_topic_are_forgotten_on_reconnect(bench):
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(dead_letter_policy=policy, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x", redelivery_count=1)
+    await bench.settle()
+    assert len(bench.part(consumer).letters) == 1
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected)
+    assert len(bench.part(consumer).letters) == 0
+
+
+@scene
+async def test_acks_survive_a_lost_connection_and_what_was_acked_does_not_come_twice(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    await consumer.acknowledge_async(message)
+    await bench.settle()
+    bench.part(consumer)._look_at_acks()
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.cut()
+    await until(lambda: bench.broker.waiting)
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+
+
+# ---- acks ---------------------------------------------------------------------------------------
+
+
+@scene
+async def test_acks_are_gathered_and_sent_together(bench):
+    consumer = await bench.subscribe(ack_group_ms=5)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    for _ in range(3):
+        consumer.acknowledge(await consumer.receive_async())
+    await until(lambda: bench.broker.acks)
+    assert bench.broker.acks == [[(7, 0), (7, 1), (7, 2)]]
+
+
+@scene
+async def test_a_group_that_is_full_is_sent_at_once_and_the_rest_when_closed(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000, ack_group_max=2)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    messages = [await consumer.receive_async() for _ in range(3)]
+    consumer.acknowledge(messages[:2])
+    await until(lambda: bench.broker.acks == [[(7, 0), (7, 1)]])
+    consumer.acknowledge(messages[2])
+    await consumer.close_async()
+    assert bench.broker.acks[-1] == [(7, 2)]
+    kinds = [each.type for each in bench.broker.commands]
+    assert kinds.index(TYPES.CLOSE_CONSUMER) > max(n for n, k in enumerate(kinds) if k == TYPES.ACK)
+
+
+@scene
+async def test_receipts_are_waited_for_on_demand(bench):
+    consumer = await bench.subscribe(has_ack_receipts=True)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    bench.broker.held.add(TYPES.ACK)
+    task = asyncio.ensure_future(consumer.acknowledge_async(message))
+    await until(lambda: bench.broker.waiting)
+    assert not task.done()
+    bench.broker.release(TYPES.ACK)
+    await task
+    assert bench.broker.all(TYPES.ACK)[0].HasField("request_id")
+
+
+@scene
+async def test_cumulative_acks_are_not_for_shared_subscriptions(bench):
+    consumer = await bench.subscribe(**SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    with pytest.raises(InvalidUse, match="use acknowledge"):
+        consumer.acknowledge_cumulative(message)
+
+
+@scene
+async def test_a_cumulative_ack_names_the_last_entry(bench):
+    consumer = await bench.subscribe(ack_group_ms=0)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 2)
+    consumer.acknowledge_cumulative(await consumer.receive_async())
+    await until(lambda: bench.broker.acks == [[(7, 2)]])
+    assert bench.broker.all(TYPES.ACK)[0].ack_type == pb.CommandAck.Cumulative
+
+
+@scene
+async def test_an_entry_nobody_can_read_is_acked_with_the_reason(bench):
+    consumer = await bench.subscribe(receiver_queue_size=2)
+    await bench.settle()
+    broken = bytearray(single_tail(b"hello"))
+    broken[-1] ^= 1
+    bench.broker.deliver(tail=bytes(broken))
+    bench.broker.deliver(b"good")
+    assert await bench.receive(consumer, 1) == [b"good"]
+    (ack,) = bench.broker.all(TYPES.ACK)
+    assert ack.validation_error == pb.CommandAck.ChecksumMismatch
+    await until(lambda: sum(bench.broker.flows) == 4)
+
+
+# ---- once more ----------------------------------------------------------------------------------
+
+
+@scene
+async def test_a_negative_ack_asks_for_the_entry_again(bench):
+    consumer = await bench.subscribe(negative_ack_delay_ms=0, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    message = await consumer.receive_async()
+    consumer.negative_acknowledge(message)
+    kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    await until(lambda: bench.broker.all(kind))
+    assert [each.entryId for each in bench.broker.all(kind)[0].message_ids] == [0]
+
+
+@scene
+async def test_what_is_not_acked_in_time_comes_again(bench):
+    consumer = await bench.subscribe(ack_timeout_ms=1_000, ack_timeout_tick_ms=1, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"a")
+    bench.broker.deliver(b"b")
+    consumer.acknowledge(await consumer.receive_async())
+    await consumer.receive_async()
+    await until(lambda: consumer.statistics().unacked_tracked == 1)
+    bench.clock.advance(1_001)
+    kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    await until(lambda: bench.broker.all(kind))
+    assert [each.entryId for each in bench.broker.all(kind)[0].message_ids] == [1]
+
+
+@scene
+async def test_with_one_active_consumer_a_redelivery_is_of_everything_and_empties_the_queue(bench):
+    consumer = await bench.subscribe(receiver_queue_size=4)
+    await bench.settle()
+    for body in numbers(4):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 1)
+    await consumer.redeliver_unacknowledged_async()
+    (said,) = bench.broker.all(TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert (list(said.message_ids), said.consumer_epoch) == ([], 1)
+    assert len(consumer.inboxes[0]) == 0
+    bench.broker.deliver(b"old", consumer_epoch=0)
+    bench.broker.deliver(b"new", consumer_epoch=1)
+    assert await bench.receive(consumer, 1) == [b"new"]
+
+
+@scene
+async def test_a_message_that_came_too_often_is_buried(bench):
+    policy = DeadLetterPolicy(redeliveries_max=2, initial_subscription="watch")
+    consumer = await bench.subscribe(
+        dead_letter_policy=policy, negative_ack_delay_ms=0, ack_group_ms=0, **SHARED
+    )
+    buried = []
+
+    class Grave:
+        def send_async(self, letter):
+            buried.append(letter)
+            return asyncio.sleep(0)
+
+        async def shut(self):
+            buried.append("shut")
+
+    async def make(topic, subscription):
+        buried.append((topic, subscription))
+        return Grave()
+
+    consumer._make_producer = make
+    await bench.settle()
+    bench.broker.deliver(b"x", redelivery_count=2)
+    consumer.negative_acknowledge(await consumer.receive_async())
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+    assert buried[0] == ("persistent://public/default/t-s-DLQ", "watch")
+    assert buried[1].properties["REAL_TOPIC"] == "persistent://public/default/t"
+    assert buried[1].properties["ORIGIN_MESSAGE_ID"] == "7:0:-1"
+    assert bench.broker.all(TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES) == []
+    assert consumer.statistics().dead_letters == 1
+
+
+@scene
+async def test_who_came_back_more_often_than_allowed_is_not_handed_out(bench):
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(dead_letter_policy=policy, **SHARED)
+    consumer.bury = lambda child, messages: None
+    await bench.settle()
+    bench.broker.deliver(b"x", redelivery_count=2)
+    bench.broker.deliver(b"y")
+    assert await bench.receive(consumer, 1) == [b"y"]
+
+
+# ---- moving, and the rest -----------------------------------------------------------------------
+
+
+@scene
+async def test_a_seek_empties_the_queue_and_skips_to_the_place_in_the_batch(bench):
+    consumer = await bench.subscribe(is_start_inclusive=True)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    await bench.settle()
+    await consumer.seek_async(MessageId(7, 0, -1, 1, 3))
+    assert len(consumer.inboxes[0]) == 0
+    (said,) = bench.broker.all(TYPES.SEEK)
+    assert (said.message_id.ledgerId, said.message_id.entryId) == (7, 0)
+    bench.broker.deliver(*numbers(3), entry=0)
+    assert await bench.receive(consumer, 2) == [b"1", b"2"]
+
+
+@scene
+async def test_a_seek_that_is_refused_changes_nothing(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    await bench.settle()
+    bench.broker.refusals[TYPES.SEEK] = [(ServerError.MetadataError, "no")]
+    with pytest.raises(Refused):
+        await consumer.seek_async(MessageId.latest)
+    assert await bench.receive(consumer, 1) == [b"x"]
+
+
+@scene
+async def test_a_seek_to_a_time_says_the_time(bench):
+    consumer = await bench.subscribe()
+    await consumer.seek_async(1_234)
+    assert bench.broker.all(TYPES.SEEK)[0].message_publish_time == 1_234
+
+
+@scene
+async def test_the_last_id_of_an_empty_topic_is_none(bench):
+    consumer = await bench.subscribe()
+    assert await consumer.last_message_id_async() == MessageId(-1, -1)
+
+
+@scene
+async def test_unsubscribe_ends_the_consumer(bench):
+    consumer = await bench.subscribe()
+    await consumer.unsubscribe_async()
+    assert len(bench.broker.all(TYPES.UNSUBSCRIBE)) == 1
+    with pytest.raises(StateError, match="closed"):
+        await consumer.receive_async()
+    assert consumer.why().reason is Waits.CLOSED
+
+
+@scene
+async def test_active_changes_are_told_in_order(bench):
+    told = []
+    consumer = await bench.subscribe(
+        active_listener=lambda it, topic, is_active: told.append(is_active), **FAILOVER
+    )
+    number = bench.part(consumer).consumer_id
+    for is_active in (False, True):
+        bench.broker.say(TYPES.ACTIVE_CONSUMER_CHANGE, consumer_id=number, is_active=is_active)
+        await bench.settle()
+        if not is_active:
+            assert consumer.why().reason is Waits.ACTIVE
+    await until(lambda: told == [False, True])
+    bench.broker.cut()
+    await until(lambda: told == [False, True, None])
+
+
+@scene
+async def test_a_listener_gets_every_message(bench):
+    got = []
+    consumer = await bench.subscribe(listener=lambda it, message: got.append(message.data))
+    await bench.settle()
+    for body in numbers(5):
+        bench.broker.deliver(body)
+    await until(lambda: got == numbers(5))
+    with pytest.raises(StateError, match="listener"):
+        await consumer.receive_async()
+
+
+@scene
+async def test_a_batch_is_received_when_it_is_full_or_time_is_up(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    for body in numbers(5):
+        bench.broker.deliver(body)
+    found = await consumer.receive_batch_async(3, timeout_ms=5_000)
+    assert [each.data for each in found] == numbers(3)
+    found = await consumer.receive_batch_async(timeout_ms=20)
+    assert [each.data for each in found] == [b"3", b"4"]
+    assert await consumer.receive_batch_async(timeout_ms=1) == []
+
+
+@scene
+async def test_a_message_in_chunks_is_one_message_and_acked_with_all_of_them(bench):
+    consumer = await bench.subscribe(ack_group_ms=0)
+    await bench.settle()
+    for number in range(3):
+        part = single_tail(
+            b"part%d" % number, uuid="u", chunk_id=number, num_chunks_from_msg=3,
+            total_chunk_msg_size=15,
+        )  # fmt: skip
+        bench.broker.deliver(tail=part)
+    message = await consumer.receive_async()
+    assert message.data == b"part0part1part2"
+    assert (message.message_id.entry, message.message_id.first_chunk.entry) == ((7, 2), (7, 0))
+    consumer.acknowledge(message)
+    await until(lambda: bench.broker.acks == [[(7, 0), (7, 1), (7, 2)]])
+
+
+@scene
+async def test_values_are_what_the_schema_makes_of_them(bench):
+    consumer = await bench.subscribe("t", "s", schema=JsonSchema())
+    await bench.settle()
+    bench.broker.deliver(b'{"a": 1}')
+    assert (await consumer.receive_async()).value == {"a": 1}
+
+
+@scene
+async def test_why_says_what_is_waited_for(bench):
+    consumer = await bench.subscribe(receiver_queue_size=2)
+    await bench.settle()
+    assert consumer.why().reason is Waits.MESSAGES
+    for body in numbers(2):
+        bench.broker.deliver(body)
+    await bench.settle()
+    assert "permits are out" in str(consumer.why())
+    assert "permits are out" in repr(consumer)
+    assert consumer.statistics().why.reason is Waits.APPLICATION
+    bench.broker.is_away = True
+    bench.broker.cut()
+    assert consumer.why().reason is Waits.CONNECTION
+    assert "reconnecting since" in str(consumer.why())
+    bench.broker.is_away = False
+
+
+@scene
+async def test_nothing_received_says_what_is_waited_for(bench):
+    consumer = await bench.subscribe()
+    with pytest.raises(NothingReceived, match="the broker has nothing to send"):
+        await consumer.receive_async(1)
+    with pytest.raises(TimedOut):
+        await consumer.receive_async(1)
+
+
+@scene
+async def test_a_receiver_that_gives_up_leaves_the_message_for_the_next(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    waiting = asyncio.ensure_future(consumer.receive_async())
+    await bench.settle()
+    waiting.cancel()
+    bench.broker.deliver(b"x")
+    assert await bench.receive(consumer, 1) == [b"x"]
+
+
+@scene
+async def test_a_message_of_another_consumer_is_not_acked_here(bench):
+    mine, other = await bench.subscribe("t"), await bench.subscribe("u")
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await other.receive_async()
+    with pytest.raises(InvalidUse, match="not received by"):
+        mine.acknowledge(message)
+
+
+@scene
+async def test_an_id_is_enough_to_ack_where_it_says_the_partition(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    consumer = await bench.subscribe("t", ack_group_ms=0)
+    consumer.acknowledge(MessageId(7, 5, 1))
+    await until(lambda: bench.broker.acks == [[(7, 5)]])
+    with pytest.raises(InvalidUse, match="of which topic"):
+        consumer.acknowledge(MessageId(7, 5))

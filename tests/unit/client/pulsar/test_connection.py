@@ -1,0 +1,178 @@
+"""Connections: CONNECT, requests, life signs, and when reading stops; no sockets."""
+
+import asyncio
+
+import pytest
+
+from kit.client.pulsar_consumer import TYPES, ConsumerBench, scene, until
+from penstock.client.pulsar.connection import KeepAlive, addresses_of
+from penstock.client.pulsar.errors import InvalidUse, NotPulsar, Refused, TimedOut, Unreachable
+from penstock.wire.pulsar.frames import NO_ID, ServerError
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("pulsar://h", ["h:6650"]),
+        ("pulsar://h:1/", ["h:1"]),
+        ("pulsar://a:1,b", ["a:1", "b:6650"]),
+        ("pulsar://[::1]:7", ["[::1]:7"]),
+        ("pulsar://[::1]", ["[::1]:6650"]),
+    ],
+)
+def test_addresses_of_a_service_url(url, found):
+    assert addresses_of(url) == found
+
+
+@pytest.mark.parametrize("url", ["", "localhost:6650", "http://h", "pulsar://", "pulsar://h:x", 5])
+def test_what_is_no_service_url_is_refused_with_an_example(url):
+    with pytest.raises(InvalidUse, match="host:"):
+        addresses_of(url)
+
+
+def test_tls_is_not_spoken_and_says_so():
+    with pytest.raises(InvalidUse, match="TLS"):
+        addresses_of("pulsar+ssl://h:6651")
+
+
+def test_a_ping_goes_out_in_each_interval_and_two_without_an_answer_are_the_end():
+    life = KeepAlive(30_000)
+    assert [life.tick(is_reading=True) for _ in range(6)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        None,
+    ]
+    life = KeepAlive(30_000)
+    for _ in range(4):
+        life.heard()
+        assert [life.tick(is_reading=True) for _ in range(3)] == [False, False, True]
+
+
+def test_while_reading_is_stopped_silence_means_nothing_and_the_broker_hears_more_of_us():
+    life = KeepAlive(30_000)
+    assert [life.tick(is_reading=False) for _ in range(9)] == [True] * 9
+    assert [life.tick(is_reading=True) for _ in range(3)] == [False, False, True]
+
+
+@scene
+async def test_a_ping_is_answered(bench):
+    await bench.subscribe()
+    bench.broker.say(TYPES.PING)
+    await until(lambda: bench.broker.all(TYPES.PONG))
+
+
+@scene
+async def test_a_silent_broker_is_given_up_and_dialled_again(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(keep_alive_interval_ms=15)
+    await bench.subscribe()
+    bench.broker.is_silent = True
+    await until(lambda: bench.broker.transports[0].is_closed)
+    assert bench.broker.all(TYPES.PING)
+    bench.broker.is_silent = False
+    await until(lambda: len(bench.broker.transports) >= 2)
+
+
+@scene
+async def test_all_share_one_connection_and_equal_questions_are_asked_once(bench):
+    await asyncio.gather(*[bench.subscribe("t", f"s{n}") for n in range(5)])
+    assert len(bench.broker.transports) == 1
+    assert len(bench.broker.all(TYPES.LOOKUP)) < 5
+    assert len({each.consumer_id for each in bench.broker.subscribes}) == 5
+
+
+@scene
+async def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignored(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(operation_timeout_ms=20)
+    consumer = await bench.subscribe()
+    bench.broker.held.add(TYPES.GET_LAST_MESSAGE_ID)
+    with pytest.raises(TimedOut, match="last message id"):
+        await consumer.last_message_id_async()
+    bench.broker.release(TYPES.GET_LAST_MESSAGE_ID)
+    await bench.settle()
+    assert consumer.is_connected
+
+
+@scene
+async def test_a_request_ends_with_its_connection(bench):
+    consumer = await bench.subscribe()
+    bench.broker.held.add(TYPES.GET_LAST_MESSAGE_ID)
+    task = asyncio.ensure_future(consumer.last_message_id_async())
+    await until(lambda: bench.broker.waiting)
+    bench.broker.cut()
+    with pytest.raises(Unreachable):
+        await task
+
+
+@scene
+async def test_something_else_at_the_port_is_told_at_once(bench):
+    bench.broker.told = lambda transport, command: transport.answer(b"AMQP\x00\x00\x09\x01")
+    with pytest.raises(NotPulsar, match="6650"):
+        await bench.subscribe()
+
+
+@scene
+async def test_a_broker_that_does_not_know_who_this_is_is_told_at_once(bench):
+    bench.broker.refusals[TYPES.CONNECT] = [(ServerError.AuthenticationError, "Failed")]
+    with pytest.raises(Refused, match="check the token"):
+        await bench.subscribe()
+
+
+@scene
+async def test_the_next_address_is_tried_when_one_does_not_answer(bench):
+    tried = []
+    real = bench.broker.connect
+
+    async def connect(connection, host, port):
+        tried.append(host)
+        if host == "away":
+            raise OSError("refused")
+        await real(connection, host, port)
+
+    bench.broker.connect = connect
+    await bench.client.close_async()
+    client = ConsumerBench.make_client.__get__(bench)()
+    client._cluster._addresses = ["away:1", "broker:6650"]
+    bench.client = client
+    await bench.subscribe()
+    assert tried == ["away", "broker"]
+
+
+@scene
+async def test_an_absent_broker_is_waited_for_no_longer_than_an_operation_may_take(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(operation_timeout_ms=1)
+    bench.broker.is_away = True
+    bench.clock.advance(0)
+    with pytest.raises((TimedOut, Unreachable), match="nobody is there"):
+        await asyncio.gather(bench.subscribe(), _time_passes(bench))
+
+
+async def _time_passes(bench):
+    for _ in range(50):
+        bench.clock.advance(10)
+        await asyncio.sleep(0.001)
+
+
+@scene
+async def test_frames_for_who_was_closed_are_dropped(bench):
+    consumer = await bench.subscribe()
+    number = bench.part(consumer).consumer_id
+    await consumer.close_async()
+    bench.broker.deliver(b"x", consumer_id=number)
+    bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=99, request_id=NO_ID)
+    await bench.settle()
+    assert not bench.broker.transports[-1].is_closed
+
+
+@scene
+async def test_a_closed_client_leaves_no_connection(bench):
+    await bench.subscribe()
+    await bench.client.close_async()
+    assert all(each.is_closed for each in bench.broker.transports)
+    kinds = [each.type for each in bench.broker.commands]
+    assert kinds[-1] == TYPES.CLOSE_CONSUMER
