@@ -7,8 +7,8 @@
         message = await consumer.receive_async()
 
 What the client writes is parsed, remembered and answered in the next turn of the loop, as a test
-has told the broker to. The clock is a ``ManualClock``; back-off is a millisecond of the loop's time.
-Everything runs on the client's own thread.
+has told the broker to. The clock is a ``ManualClock``; back-off is a millisecond of the loop's
+time. Everything runs on the client's own thread.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class FakePulsar:
         self.is_away = False
         self.is_silent = False
         self.entry = 0
-        self.last_id = {"ledgerId": NO_ID, "entryId": NO_ID}
+        self.last_id = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
 
     async def connect(self, connection: Connection, host: str, port: int) -> None:
         await asyncio.sleep(0)
@@ -162,8 +162,7 @@ class FakePulsar:
         elif kind == TYPES.GET_LAST_MESSAGE_ID:
             answer.type = TYPES.GET_LAST_MESSAGE_ID_RESPONSE
             answer.get_last_message_id_response.request_id = request_id
-            last: Any = pb.MessageIdData(**self.last_id)
-            answer.get_last_message_id_response.last_message_id.CopyFrom(last)
+            answer.get_last_message_id_response.last_message_id.CopyFrom(self.last_id)
         elif kind == TYPES.ACK:
             if not asked.HasField("request_id"):
                 return

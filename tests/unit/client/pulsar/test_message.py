@@ -121,6 +121,5 @@ def test_a_message_to_send_is_printed_short():
 
 def test_ids_of_one_place_are_equal_by_both_signs():
     one, same = MessageId(1, 2, -1, 0, 5), MessageId(1, 2, -1, 0)
-    assert one == same
-    assert not one != same
+    assert (one == same, one != same) == (True, False)
     assert one != MessageId(1, 2)

@@ -90,7 +90,7 @@ RULES = {
 
 
 @cache
-def tests_of(module):
+def names_in(module):
     for folder in FOLDERS:
         path = folder / f"{module}.py"
         if path.is_file():
@@ -106,8 +106,8 @@ def test_every_rule_of_the_client_is_in_the_table():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_tests_of_a_rule_exist(rule):
+def test_the_names_in_a_rule_exist(rule):
     assert RULES[rule]
     for name in RULES[rule]:
         module, _, test = name.partition("::")
-        assert test in tests_of(module), name
+        assert test in names_in(module), name
