@@ -47,9 +47,7 @@ def refused(message, topic="t", name="s", **options):
     play()
 
 
-@pytest.mark.parametrize(
-    "topic", ["", "a b", "per://x/y/z", "a/b", "persistent://a/b/", "a/b/c/d/e"]
-)
+@pytest.mark.parametrize("topic", ["", "a b", "per://x/y/z", "a/b", "persistent://a/b/", "x y/b/c"])
 def test_a_name_that_is_no_topic_is_refused_before_anything_is_sent(topic):
     refused("topic", topic)
 
