@@ -49,7 +49,7 @@ from penstock.pipelines.table import (
     partition_path,
     sync_directory,
 )
-from penstock.spark.tasks import open_client
+from penstock.spark.tasks import begin_task, open_client
 
 FORMAT: Final = "penstock_table"
 ROWS_PER_GROUP: Final = 128 * 1024
@@ -125,6 +125,7 @@ class TableWriter(DataSourceStreamArrowWriter):
     # In a task.
 
     def write(self, iterator: Iterator[Any]) -> Written:
+        begin_task()
         context = TaskContext.get()
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0) if context else 0
         return self.write_task(iterator, batch, context.partitionId() if context else 0)

@@ -6,11 +6,12 @@ must be there on every machine.
 Not here: retries and the connection (``bulk/client.py``), what a query makes of it (``query.py``).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import Summary
 from penstock.model.queries import (
     LeaseRequest,
@@ -29,6 +30,10 @@ from penstock.spark.upstream import (
     SourceQueues,
     local_poll,
 )
+
+if TYPE_CHECKING:
+    # The engine behind it takes half a second to import, which a query of a broker does not need.
+    from penstock.bulk.offline import OfflineBulk
 
 
 class FlightUpstream:
@@ -150,9 +155,9 @@ def with_text_queues(offsets: OffsetMap) -> OffsetsByQueue:
 class OfflineUpstream:
     """One data directory; nobody is told of progress and nothing has to be held."""
 
-    def __init__(self, options: SourceOptions, bulk: OfflineBulk | None = None) -> None:
+    def __init__(self, options: SourceOptions, bulk: OfflineBulk) -> None:
         self._options: Final = options
-        self._bulk = bulk if bulk is not None else OfflineBulk(options.path)
+        self._bulk: Final = bulk
 
     def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""

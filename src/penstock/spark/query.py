@@ -293,7 +293,7 @@ def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
 #
 # A batch has two costs: ``fixed_s`` whatever it holds (planning, commits, a trigger interval) and
 # ``row_s`` for each row. A line through two batches of clearly different sizes tells them apart;
-# where it reaches the target are the rows of the next batch, at most halved or doubled at a time.
+# where it reaches the target are the rows of the next batch, in steps that are bounded.
 # Until there are two sizes all the time counts as the rows'. Rules:
 #
 # * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
@@ -311,10 +311,12 @@ def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
 
 
 FIRST_ROWS: Final = 5_000
-"""Small enough for a transformation of 1 ms a row, eight doublings below 1 M rows a batch."""
+"""Small enough for a transformation of 1 ms a row, four steps below 1 M rows a batch."""
 ROWS_MIN: Final = 10
 ROWS_MAX: Final = 1 << 40
-STEP_MAX: Final = 2.0
+STEP_MAX: Final = 4.0
+"""Up, from a batch so short that it could all be the rows' time and the next one in its target."""
+STEP_UP: Final = 2.0
 STEP_MIN: Final = 0.5
 STEP_LATE: Final = 1.5
 """Up, where the target is passed or the fixed cost is most of it: the line may be chance."""
@@ -379,7 +381,9 @@ class Admission(msgspec.Struct):
             return
         if rows >= _SAME * self.rows:
             self._learn(rows, took_s)
-            step = STEP_MAX if max(took_s, self.goal_s) <= self.target_s else STEP_LATE
+            step = STEP_LATE
+            if max(took_s, self.goal_s) <= self.target_s:
+                step = min(STEP_MAX, max(STEP_UP, self.target_s / took_s))
             self._set(min(max(self._wanted(rows), STEP_MIN * rows), step * rows))
         elif took_s > self.goal_s:
             self._set(min(self.rows, max(rows * self.goal_s / took_s, STEP_MIN * rows)))
@@ -409,7 +413,7 @@ class Admission(msgspec.Struct):
         if self._age > LOOK_AGAIN and rows < self.rows_max:
             self._age = 0
             # Fewer rows keep the target; from the least there are only more.
-            return rows * (STEP_MIN if rows * STEP_MIN >= ROWS_MIN else STEP_MAX)
+            return rows * (STEP_MIN if rows * STEP_MIN >= ROWS_MIN else STEP_UP)
         left_s = self.goal_s - self.fixed_s
         return left_s / self.row_s if self.row_s * ROWS_MAX > left_s else ROWS_MAX
 

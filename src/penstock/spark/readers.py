@@ -311,9 +311,10 @@ def new_upstream(options: SourceOptions) -> Upstream:
 
         return RocketMqUpstream(options)
     if options.path:
+        from penstock.bulk.offline import OfflineBulk
         from penstock.spark.over_flight import OfflineUpstream
 
-        return OfflineUpstream(options)
+        return OfflineUpstream(options, OfflineBulk(options.path))
     from penstock.spark.over_flight import FlightUpstream
 
     return FlightUpstream(options)

@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 from penstock.model.errors import PenstockError
 from penstock.model.spark_batch import AT_LEAST_ONCE, STAGE_COLUMNS, StageCommand
 from penstock.spark.options import BadOption, SinkOptions
-from penstock.spark.tasks import open_client, task_property
+from penstock.spark.tasks import begin_task, open_client, task_property
 
 if TYPE_CHECKING:
     from penstock.bulk.client import BulkClient
@@ -115,6 +115,7 @@ class StagedPut(WriterCommitMessage):
 
 def put(options: SinkOptions, query: str, batch: int, batches: Iterator[Any]) -> StagedPut:
     """The rows of one task, beside the log."""
+    begin_task()
     context = TaskContext.get()
     command = StageCommand(
         sink=options.name,

@@ -1,3 +1,4 @@
+import itertools
 import pickle
 
 import pytest
@@ -226,3 +227,21 @@ def test_trigger_once_wants_everything(upstream):
 def test_a_process_keeps_one_connection_for_the_same_options(upstream):
     first = readers.open_upstream(read_options({"topics": "orders"}))
     assert readers.open_upstream(read_options({"topics": "orders"})) is first
+
+
+def test_what_a_worker_has_imported_is_collected_less_and_less_often(monkeypatch):
+    """Tasks leave nothing behind for good but those few at whose begin it is put aside."""
+    begun, frozen = [], []
+    monkeypatch.setattr(tasks, "_begun", itertools.count(1))
+    monkeypatch.setattr(tasks.TaskContext, "get", classmethod(lambda cls: cls))
+    monkeypatch.setattr(tasks.gc, "freeze", lambda: frozen.append(len(begun)))
+    for number in range(1, 40):
+        begun.append(number)
+        tasks.begin_task()
+    assert frozen == [2, 4, 8, 16, 32]
+
+
+def test_a_process_that_is_no_workers_keeps_its_collector(monkeypatch):
+    monkeypatch.setattr(tasks.gc, "freeze", lambda: pytest.fail("it is somebody else's"))
+    for _ in range(4):
+        tasks.begin_task()

@@ -1,5 +1,8 @@
 """The three places rows come from, each without its network."""
 
+import subprocess
+import sys
+
 import pytest
 
 from penstock.bulk.tickets import BulkError, Summary
@@ -284,3 +287,12 @@ def test_a_cluster_that_stays_away_is_one_clear_error(monkeypatch):
     with pytest.raises(BulkError, match="no answer from rocketmq://h:9876") as raised:
         upstream.resolve()
     assert raised.value.kind == "unreachable"
+
+
+def test_a_query_of_a_broker_imports_nothing_of_a_data_directory():
+    """The engine behind it would take each start of a query half a second."""
+    script = "import sys, penstock.spark.over_flight; print('penstock.bulk.offline' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    assert said.stdout.split() == ["False"]
