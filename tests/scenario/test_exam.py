@@ -191,6 +191,22 @@ def test_an_unacked_limit_of_the_subscription(exam):
     exam.ok()
 
 
+def test_an_owner_says_what_may_be_unacked_and_the_advice_takes_it_away(exam):
+    topic, subscription = exam.topic(policy=TopicPolicy(unacked_max=4))
+    reader = exam.reader(subscription, Permits(100), "ann")
+    exam.publish(topic, 20)
+    exam.bench.advance(6_000)
+    found = exam.found("behind", "subscription-unsettled", "sub/orders/billing", is_lasting=True)
+    assert [each.command for each in found.do] == ["penstock topics set orders --unacked 0"]
+    exam.bench.engine.set_policy(topic.name, TopicPolicy(unacked_max=0))
+    exam.bench.settle()
+    exam.ok()
+    exam.bench.engine.set_policy(topic.name, TopicPolicy())
+    assert subscription.unacked_max == exam.bench.settings.flow.unacked_subscription_max
+    reader.ack_all()
+    exam.ok()
+
+
 def test_a_dispatch_rate_that_is_used_up(exam):
     topic, subscription = exam.topic()
     exam.reader(subscription, Permits(10_000), "ann", is_auto_settled=True)
@@ -620,6 +636,14 @@ def test_things_that_share_a_name_do_not_share_an_id(exam):
     exam.findings()
     twins = [view for view in exam.now.views if view.label == "queue payments/1"]
     assert sorted(view.id for view in twins) == ["queue/payments%2F1/0", "queue/payments/1"]
+
+
+def test_connections_of_an_application_say_so(exam):
+    connection = exam.bench.channel().connection
+    connection.name_application("amqp", "check out")
+    exam.findings()
+    (view,) = [view for view in exam.now.views if view.id == connection.stage.id]
+    assert view.belongs_to == "app/amqp/check%20out"
 
 
 def test_ten_thousand_queues_do_not_hide_the_log_and_the_connections(exam):

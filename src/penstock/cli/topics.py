@@ -118,6 +118,7 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
 @click.option("--publish-bytes-rate", help="Bytes a second, as 1MiB; 0 = no limit.")
 @click.option("--quota-bytes-max", help="What its slowest reader may be behind; 0 = no limit.")
 @click.option("--quota-age-max", help="The same as time, as 1h; 0 = no limit.")
+@click.option("--unacked", help="What consumers of a group may have unacked; 0 = no limit.")
 @in_space
 @as_json
 @takes_endpoint
@@ -169,6 +170,7 @@ _POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
     "publish_bytes_rate": ("publish_bytes_per_s", _limit),
     "quota_bytes_max": ("quota_bytes_max", _limit),
     "quota_age_max": ("quota_age_ms_max", _limit),
+    "unacked": ("unacked_max", _amount),
 }
 """Option -> (field of the policy, how its text is read)."""
 

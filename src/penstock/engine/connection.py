@@ -47,6 +47,9 @@ CHANNEL_CREDITS_MAX: Final = 1024
 
 UNROUTABLE: Final = "unroutable"
 
+APPLICATION_CHARS_MAX: Final = 64
+"""Of the name that a peer gives itself; no id is longer because of it."""
+
 CULPRIT_DEPTH_MAX: Final = 4
 """Connection, channel, queue, log: nothing waits for more than these."""
 
@@ -228,8 +231,8 @@ class Channel:
         stage = self.connection.stage
         return Culprit(stage.name, stage.id)
 
-    def note_unroutable(self, messages: int, now_ms: int) -> None:
-        """No queue wants these."""
+    def note_unroutable(self, messages: int, now_ms: int, via: Culprit | None = None) -> None:
+        """No queue wants these; ``via`` is what should have found one (an exchange)."""
         self.is_unroutable = True
         self._pipeline.chain.troubles.note(
             UNROUTABLE,
@@ -237,6 +240,7 @@ class Channel:
             messages,
             now_ms,
             publisher=self.publisher,
+            via=via,
         )
 
     def was_routed(self) -> None:
@@ -347,6 +351,7 @@ class Connection:
         "_pipeline",
         "_share",
         "_unpaid_bytes",
+        "application",
         "channels",
         "connection_id",
         "gate",
@@ -388,6 +393,8 @@ class Connection:
         self.pending = PendingLimit(
             chain.flow.pending_publishes_max if pending_max is None else pending_max
         )
+        self.application = ""
+        """Id of what its peer says it is a part of (``name_application``); empty = it does not."""
         self.is_publisher = False
         """It published since the raised alarm began: who publishes now, not who ever did."""
         self.is_short_of_room = False
@@ -446,6 +453,11 @@ class Connection:
         stage.wake = self._chain.request_turn
         self.channels[channel_id] = channel
         return channel
+
+    def name_application(self, protocol: str, name: str) -> None:
+        """Its peer says what it is a part of: several connections may be one application's."""
+        if name:
+            self.application = object_id("app", protocol, name[:APPLICATION_CHARS_MAX])
 
     def note_publisher(self) -> None:
         """It publishes (a publish began to arrive): a raised alarm concerns it until it ends."""

@@ -315,10 +315,12 @@ class FlowMapper:
         view = subscription.view()
         is_behind = view.progress is not None and view.progress.is_behind
         found = [ask(topic, subscription, is_behind) for ask in self._members_of]
+        sub_id = f"sub/{topic.name.id_part}/{quote(subscription.name, safe='')}"
         return replace(
             view,
             name=f"{topic.name}/{subscription.name}",
-            id=f"sub/{topic.name.id_part}/{quote(subscription.name, safe='')}",
+            id=sub_id,
+            waits_for=f"limit/unacked_max/{sub_id}" if view.is_held else "",
             belongs_to=topic.name.id,
             group=next((each for each in found if each is not None and each.members), None),
         )
@@ -345,7 +347,9 @@ class FlowMapper:
             if spell.last_ms - spell.since_ms < self._chain.flow.behind_ms:
                 return None
             severity = "discarding"
+            through = "" if trouble.via is None else f" through {trouble.via}"
             text = f"{words} publishes what no queue wants: {spell.count} messages went nowhere"
+            text += through
         elif cause == LETTERS_LOST:
             severity = "discarding"
             text = f"{words} has no room for dead letters: {spell.count} were lost lately"
@@ -364,6 +368,7 @@ class FlowMapper:
             spell.count,
             tuple(publishers),
             len(publishers) + trouble.publishers_left_out,
+            "" if trouble.via is None else trouble.via.id,
         )
 
     def _has_unread(self, topic_id: str) -> bool:
@@ -396,7 +401,7 @@ def _is_held(connection: Connection) -> bool:
 
 def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: int) -> StageView:
     channels = [channel.stage for channel in connection.channels.values()]
-    view = _stage(connection.stage, now_ms, channels)
+    view = replace(_stage(connection.stage, now_ms, channels), belongs_to=connection.application)
     if connection.undone is not None:
         view = replace(view, undone=connection.undone.view())
     if connection.gate.is_open:

@@ -318,6 +318,7 @@ class Registry:
         """Make a subscription findable."""
         topic.subscriptions[subscription.name] = subscription
         subscription.is_deleting = topic.is_deleting
+        self._limit_unacked(topic, subscription)
         self.subscriptions[subscription.subscription_id] = subscription
 
     def remove_subscription(self, topic: Topic, subscription: Subscription) -> None:
@@ -345,12 +346,26 @@ class Registry:
         else:
             self.unused.remove(topic)
         topic.limit_dispatch(self._chain.now_ms)
+        for subscription in topic.subscriptions.values():
+            self._limit_unacked(topic, subscription)
         is_limited = needs_limits(topic)
         topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
         if topic.limits is not None and topic.limits.evicts:
             self.evicting[topic.name] = topic
         else:
             self.evicting.pop(topic.name, None)
+
+    def _limit_unacked(self, topic: Topic, subscription: Subscription) -> None:
+        """The owner's word, or what was there before he said one."""
+        wanted = topic.policy.unacked_max
+        if wanted < 0:
+            own = subscription.options.unacked_max
+            wanted = self._chain.flow.unacked_subscription_max if own is None else own
+            if not subscription.is_owner_limited:
+                return
+        subscription.is_owner_limited = topic.policy.unacked_max >= 0
+        if subscription.unacked_max != wanted:
+            subscription.limit_unacked(wanted)
 
     def _check_room(self, queues: int, maker: str = "") -> None:
         limit = self._chain.topics.queues_max

@@ -99,6 +99,9 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     spark_backlog_messages_max: int = -1
     spark_backlog_bytes_max: int = -1
     spark_backlog_age_ms_max: int = -1
+    unacked_max: int = -1
+    """What all consumers of one of its subscriptions may have in flight (F13); 0 = no limit, -1 =
+    as their protocol or ``flow.unacked_subscription_max`` says."""
 
     @property
     def dead_letter(self) -> TopicName | None:

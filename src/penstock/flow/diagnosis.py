@@ -25,6 +25,7 @@ Things are known by ids; names are for people. A pure function of views: the eng
 (``engine/flow_map.py``), ``/api/flow`` shows both.
 """
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 from urllib.parse import unquote
@@ -298,6 +299,8 @@ class TroubleView(msgspec.Struct, frozen=True):
     count: int
     waiters: tuple[WaiterView, ...] = ()
     waiters_total: int = 0
+    via: str = ""
+    """Id of what it passed on its way there: an exchange."""
 
 
 class AlarmView(msgspec.Struct, frozen=True):
@@ -643,7 +646,11 @@ def _trouble(trouble: TroubleView) -> Finding:
         since_ms=trouble.since_ms,
         waiters=trouble.waiters,
         waiters_total=trouble.waiters_total,
-        path=(*[each.id for each in trouble.waiters[:1]], culprit.id),
+        path=(
+            *[each.id for each in trouble.waiters[:1]],
+            culprit.id,
+            *([trouble.via] if trouble.via else []),
+        ),
         detail=f"{trouble.count:,} messages so far.",
         do=_advice(culprit.id, trouble.cause),
     )
@@ -719,15 +726,22 @@ def _advice(culprit_id: str, cause: str) -> tuple[Advice, ...]:
         return _ALARM_ADVICE[rest]
     if kind == "limit":
         setting, _, limited = rest.partition("/")
+        if limited.startswith("sub/"):
+            limited = f"topic/{limited.split('/')[1]}"
         if not limited.startswith("topic/") or setting not in _LIMIT_OPTIONS:
             return (Advice("see what the setting means", "penstock settings"),)
         return (_limit_advice(limited, setting),)
     if kind in ("topic", "sub"):
-        topic = f"topic/{rest.partition('/')[0]}"
-        if cause in ("length-limit", "drop-head", "ring"):
-            return (_limit_advice(topic, "length_max"),)
-        return (Advice("see who reads it", f"penstock topics show {topic_argument(topic)}"),)
+        return _topic_advice(f"topic/{rest.partition('/')[0]}", cause)
     return _STAGE_ADVICE.get(kind, ())
+
+
+def _topic_advice(topic: str, cause: str) -> tuple[Advice, ...]:
+    if cause in ("length-limit", "drop-head", "ring", "letters-lost"):
+        return (_limit_advice(topic, "length_max"),)
+    if cause == Withheld.SUBSCRIPTION:
+        return (_limit_advice(topic, "unacked_max"),)
+    return (Advice("see who reads it", f"penstock topics show {topic_argument(topic)}"),)
 
 
 def _limit_advice(topic_id: str, setting: str) -> Advice:
@@ -744,11 +758,8 @@ _STAGE_ADVICE: Final = {
 def topic_argument(topic_id: str) -> str:
     """A topic's id as an argument of a command."""
     name, *rest = topic_id.removeprefix("topic/").split("@")
-    name = unquote(name)
-    quoted = (
-        name if name.replace("-", "").replace(".", "").replace("_", "").isalnum() else repr(name)
-    )
-    return f"{quoted} --space {unquote(rest[0])}" if rest and rest[0] else quoted
+    quoted = shlex.quote(unquote(name))
+    return f"{quoted} --space {shlex.quote(unquote(rest[0]))}" if rest and rest[0] else quoted
 
 
 _ALARM_ADVICE: Final = {
@@ -769,6 +780,7 @@ _LIMIT_OPTIONS: Final = {
     "publish_bytes_per_s": ("take the limit away", "--publish-bytes-rate 0"),
     "quota_bytes_max": ("take the limit away", "--quota-bytes-max 0"),
     "quota_age_ms_max": ("take the limit away", "--quota-age-max 0"),
+    "unacked_max": ("take the limit away", "--unacked 0"),
 }
 """Setting of a topic -> what to do about it, as an option of ``penstock topics set``."""
 

@@ -321,12 +321,14 @@ COUNTED_MAX: Final = 1024
 class Trouble:
     """One place where publishes are refused or lost, or where dead letters arrive."""
 
-    __slots__ = ("_others", "culprit", "publishers", "spell", "text")
+    __slots__ = ("_others", "culprit", "publishers", "spell", "text", "via")
 
     def __init__(self, culprit: Culprit) -> None:
         self.culprit = culprit
         self.text = ""
         """What is said to publishers."""
+        self.via: Culprit | None = None
+        """What it passed last on its way there, if that has a name of its own."""
         self.spell = Spell()
         self.publishers: dict[str, str] = {}
         """Id -> name."""
@@ -368,6 +370,7 @@ class Troubles:
         *,
         text: str = "",
         publisher: Culprit | None = None,
+        via: Culprit | None = None,
     ) -> None:
         key = (cause, culprit.id)
         trouble = self._found.get(key)
@@ -377,6 +380,7 @@ class Troubles:
         if not trouble.spell.is_on(now_ms):
             trouble.begins_anew()
         trouble.text = text
+        trouble.via = via
         trouble.spell.note(messages, now_ms)
         if publisher is not None:
             trouble.concerns(publisher)

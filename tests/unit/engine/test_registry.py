@@ -586,6 +586,20 @@ def test_deleted_subscriptions_go_without_the_collector():
     assert [each for each in left if each.queue.topic is topic] == []
 
 
+def test_what_an_owner_allows_to_be_unacked_survives_a_restart_and_holds_for_new_ones():
+    bench = Workbench()
+    topic = bench.topic("a", TopicPolicy(unacked_max=3))
+    bench.engine.create_subscription(topic.name, "early", SubscriptionOptions())
+    bench.settle()
+    bench.stop()
+    topic = bench.engine.topic(topic.name)
+    bench.engine.create_subscription(topic.name, "late", SubscriptionOptions(unacked_max=9))
+    assert {each.unacked_max for each in topic.subscriptions.values()} == {3}
+    bench.engine.set_policy(topic.name, TopicPolicy())
+    unlimited = bench.settings.flow.unacked_subscription_max
+    assert [each.unacked_max for each in topic.subscriptions.values()] == [unlimited, 9]
+
+
 # Rules laid over those of its owner.
 
 

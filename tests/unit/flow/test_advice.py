@@ -15,6 +15,9 @@ CULPRITS = [
     ("limit/flow.pending_publishes_max/connection/1", "pending"),
     ("sub/orders/billing", "nobody"),
     ("sub/orders/billing", "drop-head"),
+    ("sub/a%20b@space/billing", "subscription-unsettled"),
+    ("limit/unacked_max/sub/orders/billing", "pending"),
+    ("topic/orders", "letters-lost"),
     ("topic/orders", "length-limit"),
     ("query/etl", "sink"),
     ("log", "slow"),
@@ -40,3 +43,4 @@ def test_every_command_that_is_advised_exists(culprit, cause):
 def test_a_topic_is_named_as_a_shell_takes_it():
     assert topic_argument("topic/orders") == "orders"
     assert topic_argument("topic/a%20b@shop") == "'a b' --space shop"
+    assert shlex.split(topic_argument("topic/it%27s%5C%20%24x")) == ["it's\\ $x"]

@@ -543,6 +543,9 @@ class AmqpConnection:
             self.connection_id, self, self.known_as, options
         )
         self._contents.connection = self.engine_connection
+        product = self.client_properties.get("product")
+        own = self.connection_name or (product if isinstance(product, str) else "")
+        self.engine_connection.name_application("amqp", own)
         host.enter(self)
         self._advance(ConnectionInput.OPEN)
         client = self.connection_name[:OWN_NAME_MAX]

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
 from penstock.adapters.amqp.topology.router import ExchangeRoute, with_copies
@@ -31,6 +32,7 @@ from penstock.adapters.amqp.transactions import Transaction, TxPublish
 from penstock.adapters.amqp.users import check_claims
 from penstock.engine.ports import Publication
 from penstock.flow.confirms import ConfirmLedger
+from penstock.flow.reason import Culprit
 from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
@@ -260,7 +262,8 @@ class ChannelPublisher:
         engine.counters.note_unroutable(len(records), is_returned=head.is_mandatory)
         if self._channel.is_open:
             now_ms = engine.clock.monotonic_ms()
-            self._channel.open_engine_channel().note_unroutable(len(records), now_ms)
+            via = exchange_culprit(self._channel.vhost.name, head.exchange)
+            self._channel.open_engine_channel().note_unroutable(len(records), now_ms, via)
         if not head.is_mandatory:
             self.dropped += len(records)
         else:
@@ -361,3 +364,10 @@ class Confirms:
         return confirm_frames(self._number, *verdicts.acks) + confirm_frames(
             self._number, *verdicts.nacks, is_ack=False
         )
+
+
+def exchange_culprit(vhost: str, exchange: str) -> Culprit:
+    """An exchange as what found no queue; its id is made as that of a topic."""
+    name = f"exchange {exchange}" if exchange else "the default exchange"
+    place = quote(exchange, safe="") + (f"@{quote(vhost, safe='')}" if vhost != "/" else "")
+    return Culprit(name, f"exchange/{place}")

@@ -458,6 +458,7 @@ class PulsarConnection:
             ),
         )
         self._contents.connection = self.engine_connection
+        self.engine_connection.name_application("pulsar", own)
         self.is_established = True
         broker.connections[self.connection_id] = self
         broker.client_log.say(

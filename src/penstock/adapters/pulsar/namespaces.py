@@ -411,7 +411,7 @@ class Namespaces:
         options = subscription.options
         is_shared = options.mode in (Mode.SHARED, Mode.KEY_SHARED) and options.is_durable
         unacked_max = policies.max_unacked_messages_per_subscription if is_shared else 0
-        if subscription.unacked_max != unacked_max:
+        if subscription.unacked_max != unacked_max and not subscription.is_owner_limited:
             subscription.limit_unacked(unacked_max)
         rate = policies.subscription_dispatch_rate.rate
         if subscription.dispatch_rate.is_set or rate.is_set:

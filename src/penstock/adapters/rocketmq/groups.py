@@ -93,6 +93,8 @@ MODE_KIND: Final = "rocketmq.mode"
 MODES: Final = {RequestMode.PULL: ConsumeMode.PULL, RequestMode.POP: ConsumeMode.POP}
 
 _WORDS: Final = {mode: word for word, mode in MODES.items()}
+INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
 _LANGUAGES: Final = {int(each): each.name for each in Language}
 
 
@@ -166,6 +168,7 @@ class ClientRegistry:
         )
         now_ms = self._broker.clock.monotonic_ms()
         refusal, maker = None, connection.peer.maker
+        connection.engine_connection.name_application("rocketmq", _application(data))
         for producer in data.producer_data_set:
             heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
             refusal = self._notifier.notify(heard) or refusal
@@ -366,6 +369,15 @@ class GroupChangeNotifier:
         if connection is not None:
             connection.wants_close = True
             connection.write()
+
+
+def _application(data: HeartbeatData) -> str:
+    """What a client is a part of, for people: what it sends as, else what it reads as."""
+    sending = [each.group_name for each in data.producer_data_set]
+    reading = [each.group_name for each in data.consumer_data_set]
+    # A client that only reads has a producer of its own making, to give messages back.
+    own = [each for each in sending if each != INNER_GROUP]
+    return next(iter([*own, *reading]), "")
 
 
 def _where(notice: GroupEvent) -> dict[str, object]:

@@ -128,6 +128,7 @@ class Subscription:
         "consumer_set",
         "is_closed",
         "is_deleting",
+        "is_owner_limited",
         "name",
         "on_ready",
         "on_visibility_timeout",
@@ -173,6 +174,8 @@ class Subscription:
         self._unserved_ms = 0
         self._unserved_since_ms: int | None = None
         self.progress: Final = Progress(host.clock.monotonic_ms())
+        self.is_owner_limited = False
+        """Its topic's owner says what may be in flight, so its protocol does not."""
         """Its past, for the diagnosis."""
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
@@ -1015,7 +1018,7 @@ class Subscription:
         consumers = self.consumers
         # Who takes by hand now and then always could take more: that says nothing of the others.
         pushed = [consumer for consumer in consumers if not consumer.is_passive]
-        is_set = limit == self._host.flow.unacked_subscription_max
+        is_set = limit == self._host.flow.unacked_subscription_max and not self.is_owner_limited
         origin = "flow.unacked_subscription_max" if is_set else "its own limit"
         text = f"{limit} unsettled messages ({origin})"
         ready = sum([cursor.ready_messages for cursor in self._cursors])
@@ -1025,7 +1028,7 @@ class Subscription:
             state="flow" if is_blocked else "running",
             reason=Reason.PENDING if is_blocked else None,
             culprit=text if is_blocked else "",
-            waits_for=f"limit/flow.unacked_subscription_max/{self.name}" if is_blocked else "",
+            waits_for=f"limit/unacked_max/{self.name}" if is_blocked else "",
             ready=ready,
             consumers=tuple([self._consumer_view(each) for each in pushed or consumers]),
             undone=self._undone(),

@@ -267,6 +267,7 @@ class SetPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     publish_bytes_per_s: int | None = None
     quota_bytes_max: int | None = None
     quota_age_ms_max: int | None = None
+    unacked_max: int | None = None
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)
