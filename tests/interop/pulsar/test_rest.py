@@ -216,6 +216,28 @@ def test_messages_are_peeked_skipped_and_reset(pulsar, peer, topic):
     assert pulsar.backlog(topic, "s") == 3
 
 
+def test_a_backlog_is_analyzed_and_a_topic_truncated(pulsar, peer, topic):
+    sent = peer.producer(topic).publish_all([b"a", b"b", b"c", [b"d"] * 3])
+    consumer = peer.consumer(topic, "s", "Shared", initialPosition="Earliest")
+    consumer.flow(2)
+    consumer.messages(2)
+    consumer.acked(sent[1])
+    place = f"{path(pulsar, topic)}/subscription/s/analyzeBacklog"
+    found = pulsar.rest.post(place).json
+    assert found == {
+        "entries": 3, "messages": 5, "aborted": False,
+        "filterRejectedEntries": 0, "filterAcceptedEntries": 3, "filterRescheduledEntries": 0,
+        "filterRejectedMessages": 0, "filterAcceptedMessages": 5, "filterRescheduledMessages": 0,
+        "firstMessageId": "{}:{}".format(*sent[0]), "lastMessageId": "{}:{}".format(*sent[3]),
+    }  # fmt: skip
+    third = {"ledgerId": sent[2][0], "entryId": sent[2][1]}
+    assert pulsar.rest.post(place, third).json["messages"] == 4
+    assert pulsar.rest.delete(f"{path(pulsar, topic)}/truncate").status == 204
+    assert pulsar.backlog(topic, "s") == 0
+    found = pulsar.rest.post(place).json
+    assert (found["entries"], "firstMessageId" in found) == (0, False)
+
+
 def test_lists_of_topics(pulsar, peer):
     namespace = pulsar.namespace()
     topic = f"persistent://{namespace}/one"
@@ -239,6 +261,8 @@ MISSING = [
     ("DELETE", "subscription/s", None),
     ("POST", "subscription/s/skip/1", None),
     ("POST", "subscription/s/skip_all", None),
+    ("POST", "subscription/s/analyzeBacklog", None),
+    ("DELETE", "truncate", None),
     ("POST", "subscription/s/expireMessages/1", None),
     ("POST", "all_subscription/expireMessages/1", None),
     ("POST", "subscription/s/resetcursor/1", None),

@@ -121,6 +121,15 @@ async def runtime_configuration(_api: RestContext, _request: RestRequest) -> dic
     return {"clusterName": CLUSTER}
 
 
+async def dynamic_names(_api: RestContext, _request: RestRequest) -> list[str]:
+    """None of our settings changes while the broker runs."""
+    return []
+
+
+async def dynamic_values(_api: RestContext, _request: RestRequest) -> dict[str, str]:
+    return {}
+
+
 async def look_up(api: RestContext, request: RestRequest, name: PulsarName) -> dict[str, str]:
     """Where a topic is served: at the address that the client dialled."""
     api.check_namespace(name.namespace, "Namespace not found")
@@ -249,6 +258,8 @@ NAMESPACE_ROUTES: Final[RouteTable] = {
     ("GET", ("brokers", "ready")): health,
     ("GET", ("brokers", "version")): version,
     ("GET", ("brokers", "leaderBroker")): leader,
+    ("GET", ("brokers", "configuration")): dynamic_names,
+    ("GET", ("brokers", "configuration", "values")): dynamic_values,
     ("GET", ("brokers", "configuration", "runtime")): runtime_configuration,
 }
 LOOKUP_ROUTES: Final[RouteTable] = {

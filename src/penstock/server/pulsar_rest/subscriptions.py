@@ -41,6 +41,8 @@ CHANGE_STEPS: Final = 10
 """What it costs to make or move a subscription of one partition."""
 DELETE_STEPS: Final = 40
 """What it costs to delete one of thousands of partitions."""
+ANALYZED_ENTRIES_MAX: Final = 10_000
+"""Unacked entries that an analysis counts, as many as in Pulsar; with more it says ``aborted``."""
 
 
 class GivenPosition(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +81,46 @@ async def names(api: RestContext, _request: RestRequest, name: PulsarName) -> Re
             await pace.step()
         await pace.step()
     return streamed(sorted(found))
+
+
+async def analyze(
+    api: RestContext, request: RestRequest, name: PulsarName, subscription: str
+) -> dict[str, Any]:
+    """What is unacked, counted entry by entry, from a given id on or from the first.
+
+    A batch that is acked in part counts as a whole. There are no filters here: all are accepted.
+    """
+    body = await request.body()
+    topic = one_topic(api, name, "Analyze backlog")
+    subscriptions = api.broker.subscriptions
+    subscriptions.get(topic, subscription)
+    end = decoded(body, GivenPosition).offset_in(api, topic) if body.strip() else 0
+    entries = messages = 0
+    first = last = at = -1
+    while at != end and entries < ANALYZED_ENTRIES_MAX:
+        at = end
+        found, end = subscriptions.unacked_entries(topic, subscription, at)
+        found = found[: ANALYZED_ENTRIES_MAX - entries]
+        if found:
+            first = found[0][1] if first < 0 else first
+            last = found[-1][1]
+        entries += len(found)
+        messages += sum([each[5] for each in found])
+        await asyncio.sleep(0)
+    ledger = topic.queue.incarnation
+    ids = {"firstMessageId": f"{ledger}:{first}", "lastMessageId": f"{ledger}:{last}"}
+    return {
+        "entries": entries,
+        "messages": messages,
+        "filterRejectedEntries": 0,
+        "filterAcceptedEntries": entries,
+        "filterRescheduledEntries": 0,
+        "filterRejectedMessages": 0,
+        "filterAcceptedMessages": messages,
+        "filterRescheduledMessages": 0,
+        "aborted": entries >= ANALYZED_ENTRIES_MAX,
+        **(ids if entries else {}),
+    }
 
 
 # ---- making and deleting ------------------------------------------------------------------------
@@ -171,6 +213,22 @@ async def skip_all(
         if api.broker.subscriptions.find(topic, subscription) is not None:
             api.broker.subscriptions.skip_all(topic, subscription)
         await pace.step(CHANGE_STEPS)
+    await api.durable()
+
+
+async def truncate(api: RestContext, _request: RestRequest, name: PulsarName) -> None:
+    """All of Pulsar's subscriptions skip everything.
+
+    Other protocols' readers keep their places, and messages go as always: when nobody needs them.
+    """
+    if not name.is_persistent:
+        raise RestError(412, "unsupport truncate")
+    pace, subscriptions = Pace(api.wake), api.broker.subscriptions
+    for topic in await _parts(api, name):
+        for subscription in _names(api, topic):
+            if subscriptions.find(topic, subscription) is not None:
+                subscriptions.skip_all(topic, subscription)
+            await pace.step(CHANGE_STEPS)
     await api.durable()
 
 
@@ -341,6 +399,8 @@ _HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("DELETE", f"subscription/{ANY}"): delete,
     ("POST", f"subscription/{ANY}/skip/{ANY}"): skip,
     ("POST", f"subscription/{ANY}/skip_all"): skip_all,
+    ("DELETE", "truncate"): truncate,
+    ("POST", f"subscription/{ANY}/analyzeBacklog"): analyze,
     ("POST", f"subscription/{ANY}/expireMessages/{ANY}"): expire,
     ("POST", f"subscription/{ANY}/expireMessages"): expire_upto,
     ("POST", f"all_subscription/expireMessages/{ANY}"): expire_all,

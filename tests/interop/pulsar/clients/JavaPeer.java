@@ -357,6 +357,8 @@ public final class JavaPeer {
         }
         try (Consumer<byte[]> consumer = client.newConsumer().topicsPattern(topic("pattern-.*"))
                 .subscriptionName("s").subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
+                // It does not find out by asking.
+                .patternAutoDiscoveryPeriod(1, TimeUnit.HOURS)
                 .subscribe()) {
             List<String> seen = bodies(receive(consumer, 2));
             // A topic that is made now: the broker tells whoever watches.

@@ -154,6 +154,8 @@ def test_one_broker_in_one_cluster(rest):
     assert rest.get("brokers") == rest.get("brokers/standalone") == ["localhost"]
     assert rest.get("brokers/leaderBroker")["brokerId"] == "localhost"
     assert rest.get("brokers/configuration/runtime") == {"clusterName": "standalone"}
+    assert rest.get("brokers/configuration") == []
+    assert rest.get("brokers/configuration/values") == {}
     assert rest("GET", "brokers/version").body == b"4.0.8"
 
 

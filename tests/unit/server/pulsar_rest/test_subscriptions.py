@@ -6,6 +6,9 @@ import pytest
 
 from kit.pulsar.bench import message_tail
 from penstock.adapters.pulsar import subscriptions as room
+from penstock.engine.host import Start, SubscriptionOptions
+from penstock.model.names import topic_name
+from penstock.server.pulsar_rest import subscriptions as calls
 
 TOPIC = "persistent/public/default/orders"
 PARTS = "persistent/public/default/parts"
@@ -235,6 +238,73 @@ def test_everything_is_skipped(rest, shop, sent):
     assert shop.kinds() == []
 
 
+def test_a_truncated_topic_has_no_backlog_for_anybody(rest, sent):
+    rest.done("PUT", f"{TOPIC}/subscription/t", EARLIEST)
+    rest.done("DELETE", f"{TOPIC}/truncate")
+    assert (backlog(rest), backlog(rest, "t")) == (0, 0)
+
+
+def test_other_protocols_keep_what_is_truncated(bench, rest, sent):
+    topic = bench.engine.topic(topic_name("orders"))
+    options = SubscriptionOptions(start=Start.EARLIEST)
+    bench.engine.create_subscription(topic.name, "rocketmq/shop", options)
+    rest.done("DELETE", f"{TOPIC}/truncate")
+    queue_id = topic.queues[0].queue_id
+    assert topic.subscriptions["rocketmq/shop"].unsettled(queue_id) == 5
+
+
+def test_all_partitions_are_truncated(rest, parts):
+    rest.done("DELETE", f"{PARTS}/truncate")
+    assert [backlog(rest, topic=f"{PARTS}-partition-{i}") for i in range(3)] == [0, 0, 0]
+
+
+def test_only_a_topic_with_a_log_is_truncated(rest, shop_of):
+    shop_of("non-persistent://public/default/orders").subscribe("s", "Shared")
+    assert rest.refused("DELETE", f"{WITHOUT_LOG}/truncate") == (412, "unsupport truncate")
+    assert rest("DELETE", f"{NOWHERE}/truncate").status == 404
+
+
+def analyzed(rest, body=None):
+    found = rest("POST", f"{TOPIC}/subscription/s/analyzeBacklog", body)
+    assert found.status == 200
+    return found.json
+
+
+def test_a_backlog_is_analyzed_entry_by_entry(bench, monkeypatch, rest, shop, sent):
+    monkeypatch.setattr(room, "ENTRIES_AT_A_TIME", 2)
+    batch = shop.send(b"a", b"b", b"c")
+    consumer = shop.subscribe("s", "Shared", permits=10)
+    shop.delivered()
+    shop.ack(consumer, sent[1])
+    found = analyzed(rest)
+    number = ledger(bench, rest)
+    assert (found["entries"], found["messages"], found["aborted"]) == (5, 7, False)
+    assert (found["filterAcceptedEntries"], found["filterAcceptedMessages"]) == (5, 7)
+    assert found["firstMessageId"] == f"{number}:{sent[0]}"
+    assert found["lastMessageId"] == f"{number}:{batch}"
+    later = analyzed(rest, {"ledgerId": number, "entryId": 3})
+    assert (later["entries"], later["messages"]) == (3, 5)
+    assert later["firstMessageId"] == f"{number}:3"
+
+
+def test_an_analysis_of_nothing_names_no_ids(rest, sent):
+    rest.done("POST", f"{TOPIC}/subscription/s/skip_all")
+    found = analyzed(rest)
+    assert (found["entries"], found["messages"], found["aborted"]) == (0, 0, False)
+    assert "firstMessageId" not in found
+
+
+def test_an_analysis_ends_after_so_many_entries(monkeypatch, rest, sent):
+    monkeypatch.setattr(calls, "ANALYZED_ENTRIES_MAX", 3)
+    found = analyzed(rest)
+    assert (found["entries"], found["aborted"]) == (3, True)
+
+
+def test_partitions_are_analyzed_one_by_one(rest, parts):
+    text = "Analyze backlog on a partitioned topic is not allowed"
+    assert rest.refused("POST", f"{PARTS}/subscription/s/analyzeBacklog") == (405, text)
+
+
 def test_everything_is_skipped_in_all_partitions(rest, parts):
     rest.done("POST", f"{PARTS}/subscription/s/skip_all")
     assert [backlog(rest, topic=f"{PARTS}-partition-{i}") for i in range(3)] == [0, 0, 0]
@@ -337,6 +407,7 @@ def test_all_partitions_are_reset_by_time_and_none_by_id(rest, parts):
 MOVES = [
     ("skip/1", None),
     ("skip_all", None),
+    ("analyzeBacklog", None),
     ("expireMessages/1", None),
     ("expireMessages", EARLIEST),
     ("resetcursor/1", None),
