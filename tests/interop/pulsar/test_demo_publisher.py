@@ -1,4 +1,4 @@
-"""The demo's Pulsar till: pulsar-client as anybody would use it."""
+"""The demo's Pulsar till: pulsar-client as anybody would use it, and our own client."""
 
 import queue
 
@@ -6,7 +6,7 @@ import pytest
 
 from kit.pulsar_peer import PulsarRest
 from penstock.demo.story import TOPIC
-from penstock.demo.story.publishers import PULSAR_WINDOW, PulsarPublisher
+from penstock.demo.story.publishers import PULSAR_WINDOW, OwnPulsarPublisher, PulsarPublisher
 from penstock.demo.story.shop import SendOutcome
 from penstock.testing.running import BrokerProcess, eventually
 
@@ -23,9 +23,9 @@ def broker(tmp_path):
         yield process
 
 
-@pytest.fixture
-def publisher(broker):
-    found = PulsarPublisher(broker.endpoints["pulsar"])
+@pytest.fixture(params=[PulsarPublisher, OwnPulsarPublisher])
+def publisher(broker, request):
+    found = request.param(broker.endpoints["pulsar"])
     yield found
     found.close()
 

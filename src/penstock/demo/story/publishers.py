@@ -24,12 +24,16 @@ from penstock.client import (
 )
 from penstock.client.consumer.statistics import HeldQueue
 from penstock.client.errors import ClientError
+from penstock.client.pulsar import Client as PulsarClient
+from penstock.client.pulsar import InvalidUse, MessageId
+from penstock.client.pulsar import Refused as PulsarRefused
 from penstock.demo.story import LARGE_TOPIC, TOPIC
 from penstock.demo.story.shop import OnFate, OrderPublisher, SendOutcome
 from penstock.model.errors import PenstockError
 
 CLIENTS: Final = {"amqp": ("pika", "pika"), "pulsar": ("pulsar-client", "_pulsar")}
-"""Protocol -> the client that a till needs, and a module only it has; RocketMQ's is our own."""
+"""Protocol -> the client that a till uses, and a module only it has; RocketMQ's is our own, and so
+is Pulsar's where that one is missing."""
 INSTALLED_BY: Final = "pip install 'penstock-broker[demo]'"
 
 
@@ -145,6 +149,49 @@ class PulsarPublisher:
         self._client.close()
 
 
+class OwnPulsarPublisher:
+    """The same with ``penstock.client.pulsar``, where pulsar-client has no wheel."""
+
+    name = "pulsar"
+    title = "Pulsar (penstock.client)"
+
+    def __init__(self, endpoint: str) -> None:
+        self._client = PulsarClient(f"pulsar://{endpoint}")
+        try:
+            self._producer = self._client.create_producer(
+                TOPIC,
+                producer_name="shop",
+                send_timeout_ms=0,
+                max_pending_messages=PULSAR_WINDOW,
+                batching_max_publish_delay_ms=PULSAR_BATCH_MS,
+            )
+        except ClientError as error:
+            self._client.close()
+            raise PenstockError(f"the Pulsar till does not open: {error}") from None
+
+    @property
+    def has_room(self) -> bool:
+        """True while its window is not full."""
+        return self._producer.statistics().pending_messages < PULSAR_WINDOW
+
+    def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
+
+        def answered(outcome: MessageId | ClientError) -> None:
+            if isinstance(outcome, MessageId):
+                on_fate(SendOutcome.CONFIRMED, "")
+            elif isinstance(outcome, (PulsarRefused, InvalidUse)):
+                on_fate(SendOutcome.REFUSED, str(outcome))
+            else:
+                on_fate(SendOutcome.UNKNOWN, str(outcome))
+
+        self._producer.send_callback(body, answered, key=key, properties={"TAGS": "new"})
+
+    def close(self) -> None:
+        """Wait for answers under way and leave."""
+        self._producer.close()
+        self._client.close()
+
+
 def open_publishers(endpoints: dict[str, str]) -> list[OrderPublisher]:
     """A publisher for every protocol that the broker listens to and that has one."""
     publishers: list[OrderPublisher] = []
@@ -154,8 +201,9 @@ def open_publishers(endpoints: dict[str, str]) -> list[OrderPublisher]:
         from penstock.demo.story.pika_publisher import PikaPublisher
 
         publishers.append(PikaPublisher(endpoints["amqp"]))
-    if "pulsar" in endpoints and has_client("pulsar"):
-        publishers.append(PulsarPublisher(endpoints["pulsar"]))
+    if "pulsar" in endpoints:
+        till = PulsarPublisher if has_client("pulsar") else OwnPulsarPublisher
+        publishers.append(till(endpoints["pulsar"]))
     return publishers
 
 
@@ -167,7 +215,8 @@ def has_client(protocol: str) -> bool:
 
 def tills_text(publishers: Sequence[OrderPublisher]) -> str:
     """Which tills are open, and how to open the others."""
-    return _by_text([each.title for each in publishers], CLIENTS)
+    # Pulsar has one in any case: our own client, where the other one is not there.
+    return _by_text([each.title for each in publishers], ("amqp",))
 
 
 def _by_text(titles: Sequence[str], protocols: Iterable[str]) -> str:
