@@ -195,7 +195,8 @@ class PartitionConsumer:
         await connection.request(self._subscribe(request_id), request_id, self.handler.what)
         if self.handler.is_over:
             return
-        is_first = self.epoch == 0
+        # Of those that succeeded: a first attempt that was refused is no connection.
+        is_first = self.handler.epoch < 0
         if not is_first:
             self.counters.reconnects += 1
         may_start = not (is_first and self._has_parent and self._options["is_durable"])

@@ -160,6 +160,18 @@ async def test_children_flow_only_when_all_are_subscribed(bench):
 
 
 @scene
+async def test_a_child_whose_first_attempt_was_refused_still_waits_for_its_parent(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.ServiceNotReady, "not yet")]
+    await bench.subscribe("t", receiver_queue_size=10)
+    await bench.settle()
+    kinds = [each.type for each in bench.broker.commands]
+    assert len(bench.broker.subscribes) == 3
+    assert TYPES.SUBSCRIBE not in kinds[kinds.index(TYPES.FLOW) :]
+    assert bench.broker.flows == [10, 10]
+
+
+@scene
 async def test_all_partitions_together_are_no_further_ahead_than_the_total(bench):
     bench.broker.partitions["persistent://public/default/t"] = 4
     await bench.subscribe("t", max_total_receiver_queue_size_across_partitions=40)
