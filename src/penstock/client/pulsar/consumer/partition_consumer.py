@@ -860,16 +860,16 @@ class PartitionConsumer:
         permits = self.permits
         if self.is_active is False:
             return Why(Waits.ACTIVE, "another consumer of the failover subscription is active")
+        # What the application took a moment ago may not have been granted again yet.
+        may_send = max(0, permits.outstanding)
         unacked = permits.delivered - self.counters.acked
         if self._subscription.kind.is_shared and unacked > 0:
             return Why(
                 Waits.MESSAGES,
                 f"the broker has nothing to send, or waits for acks of {unacked} messages;"
-                f" it may send {permits.outstanding}",
+                f" it may send {may_send}",
             )
-        return Why(
-            Waits.MESSAGES, f"the broker has nothing to send; it may send {permits.outstanding}"
-        )
+        return Why(Waits.MESSAGES, f"the broker has nothing to send; it may send {may_send}")
 
     def __str__(self) -> str:
         return self.handler.what
