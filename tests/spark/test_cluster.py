@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 MESSAGES = 3000
 EXECUTOR = b"CoarseGrainedExecutorBackend"
+BARE = "PENSTOCK_BARE"
+"""Variable of the workers' environment, which executors and their Python inherit."""
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def master(tmp_path):
     port, page = free_ports(2)
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
     address = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", BARE: "1"}
     environment.pop("PYTHONPATH", None)
     names = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"]
     names += ["--port", str(port), "--webui-port", str(page)]
@@ -70,8 +72,9 @@ def master(tmp_path):
         log.close()
 
 
-def bare_python(directory):
-    """A Python for executors: it finds pyspark and pyarrow, and no other package."""
+def python_of(directory):
+    """One path, as Spark wants it: ours for the driver; for executors one that finds pyspark and
+    pyarrow, and no other package."""
     packages = directory / "packages"
     packages.mkdir()
     site = Path(pyspark.__file__).parents[1]
@@ -79,12 +82,15 @@ def bare_python(directory):
         if (site / name).exists():
             (packages / name).symlink_to(site / name)
     real = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    script = directory / "bare-python"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{real}" -S "$@"\n')
+    script = directory / "python"
+    script.write_text(
+        f'#!/bin/sh\n[ -n "${BARE}" ] || exec "{sys.executable}" "$@"\n'
+        f'PYTHONPATH="$PYTHONPATH:{packages}" exec "{real}" -S "$@"\n'
+    )
     script.chmod(0o755)
     seen = subprocess.run(
         [str(script), "-c", "import pyarrow.flight, pyspark; import msgspec"],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, env={**os.environ, BARE: "1"},
     )  # fmt: skip
     assert "No module named 'msgspec'" in seen.stderr, seen.stderr
     return script
@@ -113,11 +119,11 @@ class Driver:
 
     def run(self, commits):
         """Run it, and kill an executor when ``commits`` has two batches."""
+        python = str(python_of(self.place))
         environment = {
-            **os.environ,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYSPARK_PYTHON": str(bare_python(self.place)),
-        }
+            **os.environ, "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_DRIVER_PYTHON": python, "PYSPARK_PYTHON": python,
+        }  # fmt: skip
         with (self.place / "driver.log").open("ab") as log:
             driver = subprocess.Popen(
                 [sys.executable, "-m", *self._words], stdout=log, stderr=log, env=environment

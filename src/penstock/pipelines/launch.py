@@ -32,6 +32,13 @@ from penstock.spark.package import write_executor_zip
 from penstock.spark.session import local_session
 
 LOOK_S: Final = 0.25
+OF_THIS_MACHINE: Final = (
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.default.parallelism",
+    "spark.sql.shuffle.partitions",
+)
+"""Settings of a local session that would keep a cluster from reaching the driver, or idle."""
 PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print every error as JSON, whoever catches it."""
 
@@ -151,7 +158,10 @@ def spark_session(
     home = str(pipeline.directory)
     os.environ["PYTHONPATH"] = os.pathsep.join(each for each in (home, known) if each)
     with tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True) as place:
-        master = {"spark.master": pipeline.master} if pipeline.master else {}
+        is_cluster = bool(pipeline.master) and not pipeline.master.startswith("local")
+        master: dict[str, str | None] = {"spark.master": pipeline.master} if pipeline.master else {}
+        if is_cluster:
+            master |= dict.fromkeys(OF_THIS_MACHINE)
         made = local_session(
             f"penstock {pipeline.path.stem}",
             directory=Path(place),
@@ -161,7 +171,7 @@ def spark_session(
         )
         for name in PYSPARK_LOGGERS:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-        if pipeline.master and not pipeline.master.startswith("local"):
+        if is_cluster:
             # Executors of a cluster have nothing of ours.
             made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
         listener = PenstockListener(redacted=pipeline.redacted)

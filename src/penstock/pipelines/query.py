@@ -16,6 +16,7 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 import contextlib
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -94,10 +95,18 @@ def prepare_session(spark: SparkSession) -> None:
     """What a session needs before flows are made in it; once."""
     for name, value in SESSION_SETTINGS.items():
         spark.conf.set(name, value)
-    for source in (table_sink.TableSink, archive_source.ArchiveSource):
-        # In a session that had them before, too: it may outlive several runs.
-        with contextlib.suppress(AnalysisException):
-            spark.dataSource.register(source)
+    context: Any = spark.sparkContext
+    of_executors = context.pythonExec
+    # A commit runs beside the driver, where executors' Python and what it lacks have no place;
+    # the sources that Spark finds by itself are run by the driver's Python, too.
+    context.pythonExec = os.environ.get("PYSPARK_DRIVER_PYTHON", of_executors)
+    try:
+        for source in (table_sink.TableSink, archive_source.ArchiveSource):
+            # In a session that had them before, too: it may outlive several runs.
+            with contextlib.suppress(AnalysisException):
+                spark.dataSource.register(source)
+    finally:
+        context.pythonExec = of_executors
 
 
 class FlowQuery:

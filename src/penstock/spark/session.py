@@ -48,13 +48,14 @@ def local_session(
     *,
     cores: int | None = None,
     directory: Path | None = None,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, str | None] | None = None,
     is_brief: bool = False,
     log_level: str = "error",
 ) -> SparkSession:
     """A session in this process, or the one there already is.
 
-    ``settings`` are Spark's own and win over ours. Without ``directory`` a temporary one is made.
+    ``settings`` are Spark's own and win over ours; None leaves one to Spark. Without ``directory``
+    a temporary one is made.
     """
     place = directory or Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     place.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,8 @@ def local_session(
     _log4j(place).write_text(LOGGING.format(level=log_level))
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():
-        builder = builder.config(key, value)
+        if value is not None:
+            builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level.upper())
     return session

@@ -64,4 +64,18 @@ def test_spark_itself_is_silent_unless_the_file_says_otherwise(made):
 def test_executors_of_a_cluster_are_sent_what_they_need(made):
     assert session(FLOW + '[spark]\nmaster = "local[2,4]"').files == []
     assert session(FLOW + '[spark]\nmaster = "spark://h:7077"').files == ["penstock-executor.zip"]
-    assert made[1]["settings"]["spark.master"] == "spark://h:7077"
+    local, cluster = (each["settings"] for each in made)
+    assert local == {"spark.master": "local[2,4]"}
+    assert cluster["spark.master"] == "spark://h:7077"
+
+
+def test_what_is_right_for_one_machine_is_left_to_spark_on_a_cluster(made):
+    text = FLOW + '[spark]\nmaster = "yarn"\nsettings = { "spark.driver.host" = "10.0.0.1" }'
+    session(text)
+    assert made[0]["settings"] == {
+        "spark.master": "yarn",
+        "spark.driver.host": "10.0.0.1",
+        "spark.driver.bindAddress": None,
+        "spark.default.parallelism": None,
+        "spark.sql.shuffle.partitions": None,
+    }
