@@ -580,7 +580,7 @@ class Consumer:
             await asyncio.gather(*self._letters, return_exceptions=True)
         await asyncio.gather(*[part.close() for part in self._parts.values()])
         for inbox in self.inboxes:
-            inbox.close(StateError(f"{self} is closed; make a new one"))
+            inbox.close(f"{self} is closed; make a new one")
         for task in self._producers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 await task.result().shut()

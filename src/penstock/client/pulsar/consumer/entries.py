@@ -29,6 +29,9 @@ from penstock.wire.pulsar.protocol_pb2 import CommandAck, MessageMetadata
 INFLATED_BYTES_MAX: Final = 128 * 1024 * 1024
 """Of one entry. A batch of small messages may be compressed a hundredfold."""
 BATCH_MESSAGES_MAX: Final = 1_000_000
+WHOLE_MAX: Final = 10_000
+"""Messages put together of which the chunks are known, until they are acked. Of the oldest only
+the last chunk would be acked, and the others come again."""
 
 _BROKER_METADATA: Final = b"\x0e\x02"
 _SIZE: Final = Struct(">I")
@@ -206,6 +209,8 @@ class Chunks:
             return None
         payload = b"".join(pending.parts)
         self._drop(name, is_given_up=False)
+        if len(self._whole) >= WHOLE_MAX:
+            del self._whole[next(iter(self._whole))]
         self._whole[entry] = pending.entries
         if metadata.compression:
             payload = inflated(metadata, payload)

@@ -177,6 +177,7 @@ class PartitionConsumer:
         self._ack_timer: asyncio.TimerHandle | None = None
         self._negative_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._chunk_timer: asyncio.TimerHandle | None = None
 
     # ---- connecting ------------------------------------------------------------------------------
 
@@ -684,12 +685,15 @@ class PartitionConsumer:
         self._tick_timer = self._loop.call_later(tick_ms / 1000, self._tick)
 
     def _expire_chunks_later(self) -> None:
-        expire_s = self._options["chunked_expire_ms"] / 1000
+        if self._chunk_timer is None:
+            wait_s = self._options["chunked_expire_ms"] / 1000
+            self._chunk_timer = self._loop.call_later(wait_s, self._expire_chunks)
 
-        def expire() -> None:
-            self.chunks.expire(self._cluster.clock.monotonic_ms())
-
-        self._loop.call_later(expire_s * 1.1, expire)
+    def _expire_chunks(self) -> None:
+        self._chunk_timer = None
+        self.chunks.expire(self._cluster.clock.monotonic_ms())
+        if len(self.chunks):
+            self._expire_chunks_later()
 
     # ---- moving ----------------------------------------------------------------------------------
 
@@ -810,10 +814,11 @@ class PartitionConsumer:
         return connection
 
     def _stop_timers(self) -> None:
-        for timer in (self._ack_timer, self._negative_timer, self._tick_timer):
+        timers = self._ack_timer, self._negative_timer, self._tick_timer, self._chunk_timer
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
-        self._ack_timer = self._negative_timer = self._tick_timer = None
+        self._ack_timer = self._negative_timer = self._tick_timer = self._chunk_timer = None
 
     # ---- why -------------------------------------------------------------------------------------
 

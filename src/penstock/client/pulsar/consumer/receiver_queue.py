@@ -34,6 +34,7 @@ from threading import Condition, RLock
 from time import monotonic
 from typing import Final, Protocol
 
+from penstock.client.pulsar.errors import StateError
 from penstock.client.pulsar.message import MessageId, ReceivedMessage
 
 
@@ -170,7 +171,7 @@ class Inbox:
         self.bytes = 0
         self.receivers = 0
         """Those who wait for a message, threads and coroutines."""
-        self.closed_why: Exception | None = None
+        self.closed_why: str | None = None
         self._messages: deque[ReceivedMessage] = deque()
         self._ready = Condition(lock)
         self._futures: deque[asyncio.Future[ReceivedMessage]] = deque()
@@ -245,8 +246,8 @@ class Inbox:
                 if waiter in self._futures:
                     self._futures.remove(waiter)
 
-    def close(self, why: Exception) -> None:
-        """Whoever waits gets this error, whoever comes later, too."""
+    def close(self, why: str) -> None:
+        """Whoever waits gets a ``StateError``, whoever comes later, too."""
         with self._ready:
             self.closed_why = why
             self._messages.clear()
@@ -256,7 +257,7 @@ class Inbox:
             self._ready.notify_all()
         for waiter in waiting:
             if not waiter.done():
-                waiter.set_exception(why)
+                waiter.set_exception(StateError(why))
 
     # ---- any thread ------------------------------------------------------------------------------
 
@@ -318,7 +319,7 @@ class Inbox:
     def _pop(self) -> ReceivedMessage | None:
         if not self._messages:
             if self.closed_why is not None:
-                raise self.closed_why
+                raise StateError(self.closed_why)
             return None
         message = self._messages.popleft()
         self.bytes -= len(message.data)
@@ -338,7 +339,7 @@ class Inbox:
             if message is not None:
                 found.append(message)
         if not found and self.closed_why is not None:
-            raise self.closed_why
+            raise StateError(self.closed_why)
         return found
 
     def _count(self, message: ReceivedMessage) -> None:

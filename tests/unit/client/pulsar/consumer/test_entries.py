@@ -3,6 +3,7 @@
 import pytest
 
 from kit.pulsar_payload import COMPRESSIONS, PulsarMessage, batch_tail, single_tail, tail
+from penstock.client.pulsar.consumer import entries
 from penstock.client.pulsar.consumer.entries import (
     Chunks,
     Corrupt,
@@ -137,3 +138,13 @@ def test_one_whose_next_chunk_does_not_come_is_given_up():
     assert len(found) == 1
     found.expire(51)
     assert (len(found), found.bytes) == (0, 0)
+
+
+def test_what_is_known_of_whole_messages_has_a_bound(monkeypatch):
+    monkeypatch.setattr(entries, "WHOLE_MAX", 2)
+    found = chunks()
+    for number in range(4):
+        found.add(chunk(0, total=2, uuid=str(number)), (number, 0), 0)
+        found.add(chunk(1, total=2, uuid=str(number)), (number, 1), 0)
+    assert found.entries_of((1, 1)) is None
+    assert found.entries_of((3, 1)) == [(3, 0), (3, 1)]

@@ -173,7 +173,7 @@ async def test_who_waits_when_it_is_closed_hears_why(bench):
     inbox = Inbox(1_000)
     waiting = asyncio.ensure_future(inbox.wait())
     await bench.settle()
-    inbox.close(StateError("over"))
+    inbox.close("over")
     with pytest.raises(StateError, match="over"):
         await waiting
     with pytest.raises(StateError):

@@ -1,0 +1,63 @@
+"""The client: what it makes, what it refuses, and in which order it ends."""
+
+import pytest
+
+from kit.client.pulsar_consumer import scene
+from penstock.client.pulsar import Client, InvalidUse, StateError
+
+
+class Made:
+    def __init__(self, name, order, *, is_first):
+        self.name = name
+        self.order = order
+        self.is_closed_before_producers = is_first
+
+    async def shut(self):
+        self.order.append(self.name)
+        if self.name == "broken":
+            raise RuntimeError("it does not close")
+
+
+def test_a_wrong_url_or_option_is_refused_at_once():
+    with pytest.raises(InvalidUse, match="pulsar://host"):
+        Client("localhost:6650")
+    with pytest.raises(TypeError, match="did you mean 'operation_timeout_ms'"):
+        Client("pulsar://h", operation_timeout=3)
+    with pytest.raises(ValueError, match="at least 1"):
+        Client("pulsar://h", connection_timeout_ms=0)
+
+
+@scene
+async def test_consumers_are_closed_before_producers_and_one_that_fails_keeps_nobody(bench):
+    order = []
+    made = [
+        Made("producer", order, is_first=False),
+        Made("broken", order, is_first=True),
+        Made("consumer", order, is_first=True),
+    ]
+    for each in made:
+        bench.client._adopt(each)
+    await bench.client.close_async()
+    assert order == ["broken", "consumer", "producer"]
+    await bench.client.close_async()
+    assert order == ["broken", "consumer", "producer"]
+
+
+@scene
+async def test_partitions_of_a_topic_are_full_names(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    found = await bench.client.get_topic_partitions_async("t")
+    assert found == [f"persistent://public/default/t-partition-{n}" for n in range(2)]
+    assert await bench.client.get_topic_partitions_async("u") == ["persistent://public/default/u"]
+    await bench.client.close_async()
+    with pytest.raises(StateError, match="closed"):
+        await bench.client.get_topic_partitions_async("t")
+
+
+@scene
+async def test_a_consumer_that_was_closed_is_forgotten(bench):
+    consumer = await bench.subscribe()
+    assert "1 open" in str(bench.client)
+    await consumer.close_async()
+    await consumer.close_async()
+    assert "0 open" in str(bench.client)

@@ -1,0 +1,49 @@
+"""Errors say what, which and what to do, and whether another try may help."""
+
+import pytest
+
+from penstock.client.failures import ClientError
+from penstock.client.pulsar.errors import (
+    InvalidUse,
+    NothingReceived,
+    NotPulsar,
+    Refused,
+    TimedOut,
+    Unreachable,
+    is_worth_another_try,
+)
+from penstock.wire.pulsar.frames import ServerError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Refused(5, "taken", "consumer c"), ["consumer c", "ConsumerBusy (5)", "taken", "close"]),
+        (Refused(99, "", "x"), ["code 99", "no reason"]),
+        (NothingReceived("consumer c", 5, "it waits"), ["consumer c", "5 ms", "it waits"]),
+        (NotPulsar("h:1", "AMQP"), ["h:1", "AMQP"]),
+    ],
+)
+def test_the_text_names_what_matters(error, words):
+    assert isinstance(error, ClientError)
+    assert all(word in str(error) for word in words)
+
+
+def test_what_may_pass_is_tried_again_and_what_cannot_is_not():
+    again = [Unreachable("h", "x"), TimedOut("h", 1), Refused(ServerError.ServiceNotReady, "", "x")]
+    never = [
+        NotPulsar("h", "x"),
+        InvalidUse("x"),
+        *[
+            Refused(code, "", "x")
+            for code in (
+                ServerError.AuthorizationError,
+                ServerError.ConsumerBusy,
+                ServerError.TopicNotFound,
+                ServerError.ProducerFenced,
+                ServerError.IncompatibleSchema,
+            )
+        ],
+    ]
+    assert all(map(is_worth_another_try, again))
+    assert not any(map(is_worth_another_try, never))
