@@ -52,6 +52,10 @@ def publishing(client, topic, count, *, pause_s=0.0, **options):
     assert failed == []
 
 
+def came_back(consumer, times):
+    return lambda: consumer.statistics().reconnects == times
+
+
 @pytest.mark.parametrize("kind", ["EXCLUSIVE", "SHARED"])
 def test_20_cut_connections_lose_nothing_and_an_exclusive_consumer_never_skips(pulsar, kind):
     topic = pulsar.topic()
@@ -70,10 +74,10 @@ def test_20_cut_connections_lose_nothing_and_an_exclusive_consumer_never_skips(p
             seen.add(number)
             consumer.acknowledge(message)
             if cuts < CUTS and len(seen) >= cuts * MESSAGES // (CUTS + 2):
-                eventually(lambda: consumer.statistics().reconnects == cuts, what="came back")
+                eventually(came_back(consumer, cuts), what="came back")
                 pulsar.cut(client)
                 cuts += 1
-    eventually(lambda: consumer.statistics().reconnects == CUTS, what="came back")
+    eventually(came_back(consumer, CUTS), what="came back")
     consumer.flush_acks()
     consumer.close()
     consumer = client.subscribe(topic, "s", subscription_type=SubscriptionType[kind])

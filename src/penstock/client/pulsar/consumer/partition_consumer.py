@@ -174,10 +174,7 @@ class PartitionConsumer:
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
 
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._negative_timer: asyncio.TimerHandle | None = None
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._chunk_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     # ---- connecting ------------------------------------------------------------------------------
 
@@ -379,7 +376,7 @@ class PartitionConsumer:
         if opened.is_chunk:
             whole = self.chunks.add(opened, entry, self._cluster.clock.monotonic_ms())
             if whole is None:
-                self._expire_chunks_later()
+                self._later(self._options["chunked_expire_ms"], self._expire_chunks)
                 return []
             chunks = self.chunks.entries_of(entry)
         if whole is None or self._is_unwanted(opened):
@@ -525,14 +522,14 @@ class PartitionConsumer:
         group_ms = self._options["ack_group_ms"]
         if not group_ms:
             self.flush_acks()
-        elif self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(group_ms / 1000, self.flush_acks)
+        else:
+            self._later(group_ms, self.flush_acks)
 
     def flush_acks(self) -> None:
         """Send what was acked so far."""
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
+        timer = self._timers.pop(self.flush_acks, None)
+        if timer is not None:
+            timer.cancel()
         self._look_at_acks()
         connection = self.handler.ready_connection
         if connection is not None:
@@ -656,13 +653,11 @@ class PartitionConsumer:
 
     def _watch_negatives(self) -> None:
         next_ms = self.negatives.next_ms
-        if next_ms is None or self._negative_timer is not None:
-            return
-        wait_ms = max(0, next_ms - self._cluster.clock.monotonic_ms())
-        self._negative_timer = self._loop.call_later(wait_ms / 1000, self._negatives_due)
+        if next_ms is not None:
+            wait_ms = max(0, next_ms - self._cluster.clock.monotonic_ms())
+            self._later(wait_ms, self._negatives_due)
 
     def _negatives_due(self) -> None:
-        self._negative_timer = None
         entries = self.negatives.due(self._cluster.clock.monotonic_ms())
         if entries:
             self.redeliver(entries)
@@ -682,18 +677,21 @@ class PartitionConsumer:
             )
             self.redeliver(entries)
         tick_ms = min(self._options["ack_timeout_tick_ms"], self._options["ack_timeout_ms"])
-        self._tick_timer = self._loop.call_later(tick_ms / 1000, self._tick)
-
-    def _expire_chunks_later(self) -> None:
-        if self._chunk_timer is None:
-            wait_s = self._options["chunked_expire_ms"] / 1000
-            self._chunk_timer = self._loop.call_later(wait_s, self._expire_chunks)
+        self._later(tick_ms, self._tick)
 
     def _expire_chunks(self) -> None:
-        self._chunk_timer = None
         self.chunks.expire(self._cluster.clock.monotonic_ms())
         if len(self.chunks):
-            self._expire_chunks_later()
+            self._later(self._options["chunked_expire_ms"], self._expire_chunks)
+
+    def _later(self, wait_ms: int, call: Callable[[], None]) -> None:
+        """Once, however often it is wished for before it happens."""
+        if call not in self._timers:
+            self._timers[call] = self._loop.call_later(wait_ms / 1000, self._now, call)
+
+    def _now(self, call: Callable[[], None]) -> None:
+        self._timers.pop(call, None)
+        call()
 
     # ---- moving ----------------------------------------------------------------------------------
 
@@ -814,11 +812,9 @@ class PartitionConsumer:
         return connection
 
     def _stop_timers(self) -> None:
-        timers = self._ack_timer, self._negative_timer, self._tick_timer, self._chunk_timer
-        for timer in timers:
-            if timer is not None:
-                timer.cancel()
-        self._ack_timer = self._negative_timer = self._tick_timer = self._chunk_timer = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     # ---- why -------------------------------------------------------------------------------------
 
