@@ -1,18 +1,27 @@
-"""The reference page of the client, made from the code: every class, method and option.
+"""The reference pages of the clients, made from the code: every class, method and option.
 
     python -m penstock.cli.client_reference > docs/reference/client.md
+    python -m penstock.cli.client_reference pulsar > docs/reference/pulsar-client.md
 
 Options are read from the ``Option`` annotations behind ``**options: Unpack[...]`` of a class, so
-that a page in step with the code is the only kind there can be (a test compares them).
+that a page in step with the code is the only kind there can be (a test compares them). Pulsar's
+classes are made by a ``Client``, whose methods take their options (``PULSAR_OPTIONS``).
 """
 
 import inspect
+import sys
 from collections.abc import Iterator
 from enum import Enum
+from types import ModuleType
 from typing import Any, Final, Unpack, get_args, get_origin, get_type_hints, is_typeddict
 
 import penstock.client
+import penstock.client.pulsar
 from penstock.client.options import Described, InstanceOptions, describe
+from penstock.client.pulsar.options import ClientOptions, ConsumerOptions
+from penstock.client.pulsar.producer import ProducerOptions
+from penstock.client.pulsar.reader import ReaderOptions
+from penstock.client.pulsar.table_view import TableViewOptions
 
 HEAD: Final = """\
 # Client reference
@@ -27,6 +36,34 @@ sizes in bytes (`_bytes`), limits end in `_max`. Defaults are those of RocketMQ 
 Methods that talk to a broker block; their twins ending in `_async` are awaited instead, from any
 event loop.
 """
+
+
+PULSAR_HEAD: Final = """\
+# Pulsar client reference
+
+Made from the code by `python -m penstock.cli.client_reference pulsar`; the introduction is
+[the Pulsar client](../pulsar-client.md). Names are imported from `penstock.client.pulsar`.
+
+Options are keywords of the method that makes a thing, and are checked: an unknown name is a
+`TypeError` that suggests the nearest one, a value out of range a `ValueError`. Times are in
+milliseconds (`_ms`), sizes in bytes (`_bytes`), limits end in `_max`.
+
+Methods that talk to a broker block; their twins ending in `_async` are awaited instead, from any
+event loop.
+"""
+PULSAR_OPTIONS: Final[dict[str, tuple[str, type]]] = {
+    "Client": ("Client", ClientOptions),
+    "Producer": ("Client.create_producer", ProducerOptions),
+    "Consumer": ("Client.subscribe", ConsumerOptions),
+    "Reader": ("Client.create_reader", ReaderOptions),
+    "TableView": ("Client.create_table_view", TableViewOptions),
+}
+"""Of Pulsar's classes: what makes one, and the options that takes."""
+PULSAR_INNER: Final = frozenset((
+    "active_changed", "bury", "fill", "inbox_for", "is_closed_before_producers", "open", "parts",
+    "place", "position", "refresh", "shut", "take", "to_wire",
+))  # fmt: skip
+"""What the parts of the client ask of each other, on its own thread."""
 
 
 def as_markdown() -> str:
@@ -50,9 +87,25 @@ def as_markdown() -> str:
     return "\n".join(lines).replace("``", "`").rstrip() + "\n"
 
 
-def public_classes() -> list[type]:
-    """Classes that ``penstock.client`` offers, in the order in which it lists them."""
-    offered = (getattr(penstock.client, name) for name in penstock.client.__all__)
+def pulsar_as_markdown() -> str:
+    """The page of ``penstock.client.pulsar``."""
+    package = penstock.client.pulsar
+    lines = [PULSAR_HEAD]
+    for name, (maker, options) in PULSAR_OPTIONS.items():
+        kind = getattr(package, name)
+        lines += [f"## {name}", "", inspect.cleandoc(kind.__doc__ or ""), ""]
+        lines += [f"Options of `{maker}`:", "", *_table(describe(options))]
+        lines += _methods(kind, PULSAR_INNER)
+    for kind in (package.Message, package.ReceivedMessage, package.MessageId):
+        lines += [f"## {kind.__name__}", "", inspect.cleandoc(kind.__doc__ or ""), ""]
+        lines += _methods(kind, PULSAR_INNER)
+    lines += _values(package)
+    return "\n".join(lines).replace("``", "`").rstrip() + "\n"
+
+
+def public_classes(package: ModuleType = penstock.client) -> list[type]:
+    """Classes that a package offers, in the order in which it lists them."""
+    offered = (getattr(package, name) for name in package.__all__)
     return [each for each in offered if isinstance(each, type)]
 
 
@@ -106,8 +159,8 @@ def _range(each: Described) -> str:
     return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
-def _methods(kind: type) -> list[str]:
-    rows = [f"| `{name}` | {summary} |" for name, summary in _summaries(kind)]
+def _methods(kind: type, hidden: frozenset[str] = frozenset()) -> list[str]:
+    rows = [f"| `{name}` | {summary} |" for name, summary in _summaries(kind) if name not in hidden]
     return ["| method | what it does |", "|---|---|", *rows, ""] if rows else []
 
 
@@ -127,9 +180,9 @@ def _summaries(kind: type) -> Iterator[tuple[str, str]]:
         yield name + twin, summary
 
 
-def _values() -> list[str]:
+def _values(package: ModuleType = penstock.client) -> list[str]:
     """Enumerations and errors, which options and methods speak of."""
-    kinds = public_classes()
+    kinds = public_classes(package)
     lines = ["## Words", "", "| name | members |", "|---|---|"]
     lines += [
         f"| `{kind.__name__}` | {', '.join(f'`{each.name}`' for each in kind)} |"
@@ -146,4 +199,4 @@ def _values() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    print(pulsar_as_markdown() if sys.argv[1:] == ["pulsar"] else as_markdown(), end="")

@@ -302,6 +302,7 @@ class ReceivedMessage:
 
     @property
     def producer_name(self) -> str:
+        """Whose message it is."""
         return as_text(self._metadata.producer_name)
 
     @property

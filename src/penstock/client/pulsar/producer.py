@@ -409,6 +409,7 @@ class Producer:
 
     @property
     def is_closed_before_producers(self) -> bool:
+        """For its client, which closes it last."""
         return False
 
     async def open(self) -> None:

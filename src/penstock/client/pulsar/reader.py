@@ -141,6 +141,7 @@ class Reader:
 
     @property
     def is_connected(self) -> bool:
+        """True while all partitions are."""
         return self._consumer.is_connected
 
     def why(self) -> Why:

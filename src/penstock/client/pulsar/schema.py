@@ -47,7 +47,7 @@ class Schema(Protocol):
         ...
 
 
-class BytesSchema:
+class BytesSchema(Schema):
     """Bytes as they are: the default."""
 
     def encode(self, value: Any) -> bytes:
@@ -63,7 +63,7 @@ class BytesSchema:
         return "BytesSchema()"
 
 
-class StringSchema:
+class StringSchema(Schema):
     """Text."""
 
     def encode(self, value: Any) -> bytes:
@@ -84,7 +84,7 @@ class StringSchema:
         return "StringSchema()"
 
 
-class JsonSchema:
+class JsonSchema(Schema):
     """JSON: values of one class, which the registry is told, or whatever JSON has."""
 
     def __init__(
@@ -136,7 +136,7 @@ class JsonSchema:
         return f"JsonSchema({'' if self.kind is None else self.kind.__name__})"
 
 
-class RawSchema:
+class RawSchema(Schema):
     """Bytes that are made and read by the program, with a name in the registry."""
 
     def __init__(

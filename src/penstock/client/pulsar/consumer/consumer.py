@@ -463,6 +463,7 @@ class Consumer:
     pause_async = awaitable(_pause)
 
     async def _resume(self) -> None:
+        """What gathered meanwhile is asked for."""
         self._is_paused = False
         for part in self._parts.values():
             part.resume()
@@ -556,6 +557,7 @@ class Consumer:
 
     @property
     def is_closed_before_producers(self) -> bool:
+        """For its client, which closes it first."""
         return True
 
     async def open(self) -> None:
