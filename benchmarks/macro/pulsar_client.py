@@ -9,8 +9,8 @@ the last receipt (in) or ack (out), its CPU and its largest resident size:
 
     in-batches, in-single     a producer alone: messages a second until the last receipt
     out-batches, out-single   a consumer of what is there already, each message acknowledged
-    memory                    messages of 1 MiB, a receiver queue of 1,000, one received every 20 ms:
-                              the resident size at the end above that at the beginning
+    memory                    messages of 1 MiB, a receiver queue of 1,000, one received every
+                              20 ms: the largest resident size above that at the beginning
 """
 
 import argparse
@@ -22,10 +22,12 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 from process_cost import resident_bytes
 
+from penstock.client.pulsar import Client, InitialPosition, SubscriptionType
 from penstock.testing.running import running_broker
 
 CASES = ("in-batches", "in-single", "out-batches", "out-single", "memory")
@@ -40,9 +42,13 @@ LARGE_PAUSE_S = 0.02
 # ---- one client, in its own process -------------------------------------------------------------
 
 
-def ours_produce(options):
-    from penstock.client.pulsar import Client
+def official():
+    """The module ``pulsar``, which a neighbour of this program has the name of."""
+    sys.path.remove(str(Path(__file__).parent))
+    return import_module("pulsar")
 
+
+def ours_produce(options):
     with Client(options.url) as client:
         producer = client.create_producer(
             options.topic, batching_enabled=options.is_batched, batching_max_publish_delay_ms=10
@@ -56,8 +62,7 @@ def ours_produce(options):
 
 
 def cpp_produce(options):
-    import pulsar
-
+    pulsar = official()
     client = pulsar.Client(
         options.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     )
@@ -80,8 +85,6 @@ def cpp_produce(options):
 
 
 def ours_consume(options):
-    from penstock.client.pulsar import Client, InitialPosition, SubscriptionType
-
     with Client(options.url) as client:
         consumer = client.subscribe(
             options.topic, options.library, subscription_type=SubscriptionType.SHARED,
@@ -95,8 +98,7 @@ def ours_consume(options):
 
 
 def cpp_consume(options):
-    import pulsar
-
+    pulsar = official()
     client = pulsar.Client(
         options.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     )
