@@ -45,9 +45,21 @@ _SIZE: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 _SMALL_PAYLOAD: Final = 16 * 1024
 """Smaller ones are copied into one piece: a socket takes few pieces sooner than many."""
-_VARINTS_CACHED: Final = 65_536
+_VARINTS_CACHED: Final = 4_096
 
 _varint: Final = lru_cache(maxsize=_VARINTS_CACHED)(varint)
+"""Of sizes, which come again and again."""
+
+
+def _number(value: int) -> bytes:
+    """Of sequence ids, which never do: the same, quicker where they are small."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return varint(value)
 
 
 class Extras(NamedTuple):
@@ -196,7 +208,7 @@ class Encoder:
         is_cut = 0 < self.chunk_bytes_max < len(payload)
         if len(payload) <= self.max_message_size and not is_cut:
             raw = metadata.SerializeToString()
-            return [frame(self._send_front + _varint(sequence_id), raw, payload)]
+            return [frame(self._send_front + _number(sequence_id), raw, payload)]
         return self._chunks(metadata, payload)
 
     def batch(
@@ -220,8 +232,8 @@ class Encoder:
         if len(payload) > self.max_message_size:
             return None
         send = b"".join((
-            self._send_front, _varint(first), b"\x18", _varint(len(contents)), b"\x30",
-            _varint(last),
+            self._send_front, _number(first), b"\x18", _varint(len(contents)), b"\x30",
+            _number(last),
         ))  # fmt: skip
         return frame(send, metadata.SerializeToString(), payload)
 
@@ -267,7 +279,7 @@ class Encoder:
                 f"a message of {len(payload)} bytes would be {count} chunks, limit {CHUNKS_MAX}"
             )
         metadata.num_chunks_from_msg = count
-        send = self._send_front + _varint(sequence_id) + b"\x38\x01"
+        send = self._send_front + _number(sequence_id) + b"\x38\x01"
         found = []
         for number in range(count):
             metadata.chunk_id = number
@@ -315,12 +327,12 @@ def batch_payload(contents: Sequence[Content], sequence_ids: Sequence[int]) -> b
             describe(single, content)
             said = single.SerializeToString()
         elif key is None:
-            said = b"\x18" + _varint(len(payload)) + b"\x40" + _varint(sequence_id)
+            said = b"\x18" + _varint(len(payload)) + b"\x40" + _number(sequence_id)
         else:
             raw = key.encode()
             said = b"".join((
                 b"\x12", _varint(len(raw)), raw, b"\x18", _varint(len(payload)), b"\x40",
-                _varint(sequence_id),
+                _number(sequence_id),
             ))  # fmt: skip
         pieces += (_SIZE.pack(len(said)), said, payload)
     return b"".join(pieces)
@@ -331,7 +343,7 @@ _SEND_MARK: Final = b"\x08" + varint(BaseCommand.SEND) + b"\x32"
 
 def frame(send: bytes, metadata: bytes, payload: bytes) -> Pieces:
     """``send`` is the inside of the SEND command."""
-    command = _SEND_MARK + varint(len(send)) + send
+    command = _SEND_MARK + _varint(len(send)) + send
     head = _SIZE.pack(len(metadata)) + metadata
     if len(payload) <= _SMALL_PAYLOAD:
         head, payload = head + payload, b""

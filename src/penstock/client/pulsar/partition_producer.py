@@ -439,7 +439,7 @@ class PartitionProducer:
     def _submit(self, entry: Entry) -> None:
         self.pending.add(entry)
         self.counters.entries += 1
-        self.counters.bytes += entry.pieces.size_bytes
+        self.counters.bytes += entry.size_bytes
         connection = self.handler.ready_connection
         if connection is not None:
             connection.write(*entry.pieces)

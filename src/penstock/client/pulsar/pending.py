@@ -212,6 +212,8 @@ class Entry(msgspec.Struct, eq=False):
     """Shared by the chunks of one message: where its first one is, once that is known."""
     number: int = 0
     """How many were sent before it; set when it is added."""
+    size_bytes: int = 0
+    """Of its frame; set likewise."""
 
     def end(self, ledger_id: int, entry_id: int, partition: int) -> None:
         """It is stored there."""
@@ -272,7 +274,8 @@ class PendingEntries:
         self._count += 1
         self._entries.append(entry)
         self.messages += len(entry.sends)
-        self.bytes += entry.pieces.size_bytes
+        entry.size_bytes = size = entry.pieces.size_bytes
+        self.bytes += size
 
     def confirmed(self, sequence_id: int, *, is_duplicate: bool) -> Entry | None:
         """The entry of a receipt, which is over; None = nobody waits for it any more.
@@ -321,7 +324,7 @@ class PendingEntries:
 
     def _over(self, entry: Entry) -> Entry:
         self.messages -= len(entry.sends)
-        self.bytes -= entry.pieces.size_bytes
+        self.bytes -= entry.size_bytes
         return entry
 
 

@@ -194,3 +194,15 @@ def test_what_holds_for_a_whole_entry_keeps_a_message_out_of_batches():
     assert not content(replicate_to=["there"]).can_be_batched
     assert content().extras is None
     assert content(event_time_ms=1).extras == Extras(event_time_ms=1)
+
+
+@pytest.mark.parametrize(
+    "sequence_id", [0, 0x7F, 0x80, 0x3FFF, 0x4000, 0x1FFFFF, 0x200000, 2**40, 2**63 - 1]
+)
+def test_sequence_ids_of_every_length_come_back(sequence_id):
+    (sent,) = read(*encoder().alone(content(), sequence_id, 1))
+    assert (sent.sequence_id, sent.metadata.sequence_id) == (sequence_id, sequence_id)
+    last = min(sequence_id + 1, 2**63 - 1)
+    (sent,) = read(encoder().batch([content()] * 2, [sequence_id, last], 1))
+    assert [single.sequence_id for single, _ in sent.singles] == [sequence_id, last]
+    assert sent.command.highest_sequence_id == last
