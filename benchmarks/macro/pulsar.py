@@ -8,7 +8,8 @@
 The raw driver (``pulsar_driver.py``) costs little itself: one connection with a producer that has
 1,000 messages without a receipt and a consumer with 1,000 permits that acknowledges every entry by
 itself. The client is ``pulsarload.py`` (``--load``; beside this repository it is found by itself),
-the Python package over the C++ library, producer and consumer in processes of their own.
+the Python package over the C++ library, producer and consumer in processes of their own. Cases
+``own-...`` are the same with our own client (``pulsar_client.py``).
 
 Apache Pulsar is started by ``pulsar_standalone.sh`` (``--server``) from the unpacked server in
 ``--cache``, on ports of its own, with ``journalSyncData=true``: standalone would otherwise say that
@@ -60,6 +61,9 @@ RAW = {
 """Name, and a load whose ``messages`` say how many times ``--messages`` it has: batches go fast."""
 CLIENT = {"client-single": ("nobatch", 1), "client-batches": ("batch", 2)}
 """The client's own limit is some 100,000 messages a second."""
+OWN = {"own-single": (0, 1), "own-batches": (1, 2)}
+"""With our own client: whether in batches, and how many times ``--messages``."""
+OWN_PROGRAM = Path(__file__).with_name("pulsar_client.py")
 
 
 class Failed(Exception):
@@ -169,7 +173,33 @@ def client(server, mode, options, messages):
     }
 
 
+def own_client(server, is_batched, options, messages, topic):
+    """The same with our own client, both ends at once."""
+    url = f"pulsar://{server.host}:{server.port}"
+    cpu = process_cpu_seconds(server.pid)
+    ends = [
+        subprocess.Popen(
+            [sys.executable, str(OWN_PROGRAM), "--url", url, "--library", "ours", "--role", role,
+             "--topic", topic, "--size", str(options.body), "--messages", str(messages),
+             "--batched", str(is_batched)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for role in ("out", "in")
+    ]  # fmt: skip
+    said = [each.communicate(timeout=LOAD_SECONDS_MAX)[0] for each in ends]
+    if any(each.returncode for each in ends):
+        raise Failed(f"our client said: {said}")
+    cpu = process_cpu_seconds(server.pid) - cpu
+    # The consumer counts from its subscription on; the producer begins a moment later.
+    per_s = json.loads(said[0].splitlines()[-1])["per_s"]
+    return {"per_s": per_s, "cpu_us": cpu / messages * 1e6}
+
+
 def one_run(case, server, options, name):
+    if case in OWN:
+        is_batched, times = OWN[case]
+        topic = f"{TOPICS}{case}-{name}"
+        return own_client(server, is_batched, options, options.messages * times, topic)
     if case in CLIENT:
         mode, times = CLIENT[case]
         return client(server, mode, options, options.messages * times)
@@ -232,7 +262,9 @@ def measured(options):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", action="append", choices=[*RAW, *CLIENT], help="not all of them")
+    parser.add_argument(
+        "--case", action="append", choices=[*RAW, *CLIENT, *OWN], help="not all of them"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=100_000, help="of a run without batches")
     parser.add_argument("--body", type=int, default=128, help="bytes of a message")
@@ -247,7 +279,8 @@ def arguments():
     options = parser.parse_args()
     if options.target and not options.pid:
         parser.error("--target needs --pid, whose CPU is to be counted")
-    options.case = options.case or [*RAW, *(CLIENT if Path(options.load).is_file() else ())]
+    clients = CLIENT if Path(options.load).is_file() else ()
+    options.case = options.case or [*RAW, *clients, *OWN]
     return options
 
 

@@ -1,4 +1,7 @@
-"""A broker that is killed under load, three times: what our producer sent is there, once."""
+"""A broker that is killed under load, three times: what our producer sent is there, once.
+
+With ``--long``; the short run has one with a consumer on it in ``test_cuts_and_kills.py``.
+"""
 
 import socket
 import threading
@@ -10,6 +13,7 @@ from kit.pulsar_peer import PulsarRest
 from penstock.client.pulsar import Client, ClientError, MessageId, NothingReceived
 from penstock.testing.running import BrokerProcess
 
+pytestmark = pytest.mark.long
 KILLS = 3
 TOPIC = "persistent://public/kills/t"
 WAIT_MS = 10_000
