@@ -41,9 +41,16 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: Problem | None = None
 
 
+def _plain(text: object) -> str:
+    """Words of the engine that know whom they mean (``flow.reason.Culprit``) travel as words."""
+    if isinstance(text, str):
+        return str(text)
+    raise NotImplementedError
+
+
 _LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = _LENGTH.size
-_ENCODER: Final = msgspec.msgpack.Encoder()
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
 _REQUESTS: Final[msgspec.msgpack.Decoder[AnyRequest]] = msgspec.msgpack.Decoder(AnyRequest)
 _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 
