@@ -25,8 +25,8 @@ always go on.
 Invariants: nothing of a batch is visible before its commit record is durable, everything after; an
 abort never undoes a commit; every put, commit, stage and sink is one of a bounded number.
 
-Not here: files and records (``log/staging.py``), the socket (``server/flight.py``), Arrow
-(``bulk/staging.py``).
+Not here: what is staged, and its room (``stage_room.py``), files and records
+(``log/staging.py``), the socket (``server/flight.py``), Arrow (``bulk/staging.py``).
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ from urllib.parse import unquote
 import msgspec
 
 from penstock.engine.spark.query import QueryOutlet, QueryRefused, QueryRegistry
+from penstock.engine.spark.stage_room import PUTS_MAX, StagedBatch, StageRoom
 from penstock.engine.spark.topic_search import no_topic, search_topics, topic_named
 from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
-from penstock.flow.reason import Culprit, Reason
+from penstock.flow.reason import Reason
 from penstock.flow.reserve import Reserve
 from penstock.log.staging import (
     HEAD_BYTES,
@@ -61,7 +62,7 @@ from penstock.log.staging import (
     read_head,
 )
 from penstock.model.errors import AppendFailed, PenstockError
-from penstock.model.ids import QueueId, size_text
+from penstock.model.ids import QueueId
 from penstock.model.names import control_problem, object_id, topic_name
 from penstock.model.queries import (
     AbortBatchRequest,
@@ -83,7 +84,6 @@ from penstock.model.spark_batch import (
     NO_STAGE,
     NO_TOPIC,
     REWOUND,
-    TOO_LARGE,
     UNREACHABLE,
     StagedRows,
 )
@@ -128,21 +128,11 @@ RETRY_MS: Final = 100
 """After a write the disk refused."""
 ABANDON_MS: Final = 60_000
 """A copy that cannot go on, and that nobody asks for any more, is given up after this."""
-PASSING_MS: Final = 60_000
-"""The batch that may pass the room for staged rows loses that when no put of it came for so long,
-and another one needs it."""
 COMMITS_MAX: Final = 1000
 PUTS_HELD_MAX: Final = 4096
-BATCHES_MAX: Final = 10_000
 NO_TURN: Final = -1
-PUTS_MAX: Final = 10_000
-"""Of one batch, and named by one commit."""
-ALL_PUTS_MAX: Final = 100_000
-"""Of all batches."""
 ABORTED_MAX: Final = 1000
 """Puts that one abort drops; the others end in time."""
-OLDER_MAX: Final = 32
-"""Older batches of a query that end with one commit: usually there is none."""
 TOPICS_MAX: Final = 1000
 """Named by one put."""
 NAME_CHARACTERS_MAX: Final = 1000
@@ -173,24 +163,6 @@ class StageCounters(msgspec.Struct):
     """Batches that nobody committed in time."""
     holds: int = 0
     """Puts that had to wait."""
-
-
-class _Batch:
-    """Staged rows of one batch."""
-
-    __slots__ = ("number", "parent", "path", "puts", "wrote_ms")
-
-    def __init__(self, path: str, wrote_ms: int) -> None:
-        self.path: Final = path
-        self.parent, _, number = path.rpartition("/")
-        self.number = int(number)
-        self.puts: dict[str, int] = {}
-        """Bytes of each; those found at a restart together, without a name."""
-        self.wrote_ms = wrote_ms
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self.puts.values())
 
 
 class _Asker(NamedTuple):
@@ -307,17 +279,10 @@ class StagedWrites:
         self._committed = committed
         self._appended = appended
         self.counters: Final = StageCounters()
-        self._batches: dict[str, _Batch] = {}
-        """By path, the oldest first."""
-        self.size_bytes = 0
-        """Of all staged rows."""
-        self._put_count = 0
-        self._open: dict[tuple[str, str], QueryOutlet] = {}
-        """Puts under way, by path of the batch and name: who writes them."""
-        self._batch_reserve = Reserve(chain.topics.reserve_percent)
+        self._room: Final = StageRoom(
+            settings.spark, chain, store.stages.found(), remove=store.stages.remove_all
+        )
         self._sink_reserve = Reserve(chain.topics.reserve_percent)
-        self._passing: _Batch | None = None
-        """The one that may pass the room for staged rows."""
         self._puts: list[_HeldPut] = []
         self._commits: dict[SinkKey, _Commit] = {}
         self._copier: _Commit | None = None
@@ -331,14 +296,8 @@ class StagedWrites:
         self._look_ms: int | None = None
         self._looks = NO_TURN
         """Number of the last look at limits, below all turns: figures of a turn are not its."""
-        now_ms = chain.now_ms
-        for path, size in store.stages.found().items():
-            if path.rpartition("/")[2].isdecimal():
-                batch = self._batches[path] = _Batch(path, now_ms)
-                batch.puts[""] = size
-                self.size_bytes += size
-        if self._batches or store.sinks.rows:
-            self._look_ms = now_ms + LOOK_MS
+        if self._room.batches or store.sinks.rows:
+            self._look_ms = chain.now_ms + LOOK_MS
 
     # Questions.
 
@@ -353,7 +312,7 @@ class StagedWrites:
                 raise QueryRefused(BAD_REQUEST, text)
         match request:
             case StageRoomRequest():
-                return self._room(request, outlet)
+                return self._put(request, outlet)
             case StageDoneRequest():
                 return self._done(request)
             case CommitBatchRequest():
@@ -374,15 +333,14 @@ class StagedWrites:
     def disconnected(self, outlet: QueryOutlet) -> None:
         """An asker is gone: nobody waits for its answers, and what it was writing is dropped."""
         self._puts = [each for each in self._puts if each.outlet is not outlet]
-        for path, name in [key for key, writer in self._open.items() if writer is outlet]:
-            self._put_ended(path, name, 0)
+        self._room.disconnected(outlet)
         for commit in list(self._commits.values()):
             commit.askers = [each for each in commit.askers if each.outlet is not outlet]
             self._drop_if_idle(commit)
 
     # Puts.
 
-    def _room(self, request: StageRoomRequest, outlet: QueryOutlet) -> AnyResponse | None:
+    def _put(self, request: StageRoomRequest, outlet: QueryOutlet) -> AnyResponse | None:
         if request.batch < 0 or not is_stage_name(request.name):
             raise QueryRefused(
                 BAD_REQUEST,
@@ -452,70 +410,25 @@ class StagedWrites:
 
     def _held_put(self, request: StageRoomRequest) -> Hold | None:
         """What a put has to wait for; refuses one that may never go on."""
-        batch = self._batches.get(batch_path(request.sink, request.query, request.batch))
-        staged = batch.size_bytes if batch is not None else 0
-        spark = self._spark
-        if staged + request.bytes > spark.stage_batch_bytes_max:
-            raise QueryRefused(
-                TOO_LARGE,
-                f"batch {request.batch} of sink '{request.sink}' has more than "
-                f"{size_text(spark.stage_batch_bytes_max)} of rows "
-                "(spark.stage_batch_bytes_max); make it smaller with the source's "
-                "maxRowsPerTrigger or maxBytesPerTrigger, or write it in parts",
-            )
+        self._room.check_batch(request)
         # What is staged is copied later: it takes its room twice.
-        hold = self._short(request.query, 2 * request.bytes) or self._full(batch, request)
+        hold = self._short(request.query, 2 * request.bytes) or self._room.full(request)
         for name in request.topics:
             topic = topic_named(self._registry.topics, name)
             if hold is None and topic is not None:
                 hold = self._over_limit(topic, (request.query,))
         return hold
 
-    def _full(self, batch: _Batch | None, request: StageRoomRequest) -> Hold | None:
-        """Held while staged rows have no room; one batch may always go on."""
-        room = self._spark.stage_bytes_max
-        if self.size_bytes + request.bytes <= room:
-            return None
-        passing = self._passing
-        if passing is not None and self._chain.now_ms - passing.wrote_ms > PASSING_MS:
-            passing = None
-        if batch is not None and passing in (None, batch):
-            self._passing = batch
-            return None
-        return Hold(
-            Reason.STAGE,
-            Culprit(
-                f"{size_text(self.size_bytes)} of rows are staged and not committed, limit "
-                f"{size_text(room)} (spark.stage_bytes_max)",
-                "limit/spark.stage_bytes_max",
-            ),
-        )
-
     def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
         """Room for a put, and where its rows go."""
         if request.bytes > 0:
-            self._charge(request, outlet)
+            self._room.charge(request, outlet)
+            self._spent_bytes += 2 * request.bytes
+            self._look_soon()
         return StageRoomResponse(
             topics=[self._staged_topic(name) for name in request.topics],
             wall_ms=self._chain.clock.wall_ms(),
         )
-
-    def _charge(self, request: StageRoomRequest, outlet: QueryOutlet) -> None:
-        batch = self._staged(request)
-        if request.name not in batch.puts:
-            if len(batch.puts) >= PUTS_MAX or self._put_count >= ALL_PUTS_MAX:
-                raise QueryRefused(
-                    BAD_REQUEST,
-                    f"batch {request.batch} of sink '{request.sink}' has {len(batch.puts)} puts, "
-                    f"all batches {self._put_count}, and no more may be (limits {PUTS_MAX} and "
-                    f"{ALL_PUTS_MAX}); write with fewer partitions",
-                )
-            self._put_count += 1
-        self._open[batch.path, request.name] = outlet
-        batch.puts[request.name] = batch.puts.get(request.name, 0) + request.bytes
-        batch.wrote_ms = self._chain.now_ms
-        self.size_bytes += request.bytes
-        self._spent_bytes += 2 * request.bytes
 
     def _staged_topic(self, name: str) -> StagedTopic:
         topic = topic_named(self._registry.topics, name)
@@ -530,55 +443,12 @@ class StagedWrites:
             message_bytes_max=min(own, self._message_bytes_max),
         )
 
-    def _staged(self, request: StageRoomRequest) -> _Batch:
-        path = batch_path(request.sink, request.query, request.batch)
-        batch = self._batches.get(path)
-        if batch is None:
-            count, maker = len(self._batches), request.maker
-            problem = self._batch_reserve.refusal(maker, count, BATCHES_MAX)
-            if count >= BATCHES_MAX or problem is not None:
-                why = problem or f"{count} batches are staged and not committed"
-                raise QueryRefused(UNREACHABLE, f"no more staged batches now: {why}")
-            self._batch_reserve.made(maker)
-            batch = self._new_batch(path)
-        return batch
-
-    def _new_batch(self, path: str) -> _Batch:
-        batch = self._batches[path] = _Batch(path, self._chain.now_ms)
-        if self._look_ms is None:
-            self._look_ms = self._chain.now_ms + min(LOOK_MS, self._spark.stage_ms_max)
-            self._chain.request_turn()
-        return batch
-
     def _done(self, request: StageDoneRequest) -> EmptyResponse:
         """What a put really takes; also of one whose batch has ended: its file must end, too."""
         path = batch_path(request.sink, request.query, request.batch)
-        self._put_ended(path, request.name, request.bytes)
+        self._room.ended(path, request.name, request.bytes)
+        self._look_soon()
         return EmptyResponse()
-
-    def _put_ended(self, path: str, name: str, size: int) -> None:
-        self._open.pop((path, name), None)
-        batch = self._batches.get(path)
-        if batch is None:
-            if not size:
-                return
-            batch = self._new_batch(path)
-        if name not in batch.puts:
-            self._put_count += 1
-        self.size_bytes += size - batch.puts.get(name, 0)
-        batch.wrote_ms = self._chain.now_ms
-        batch.puts[name] = size
-        if not size:
-            self._forget_put(batch, name)
-        self._chain.request_turn()
-
-    def _forget_put(self, batch: _Batch, name: str) -> None:
-        if batch.puts.pop(name, None) is not None and name:
-            self._put_count -= 1
-        if not batch.puts:
-            self._batches.pop(batch.path, None)
-            if self._passing is batch:
-                self._passing = None
 
     # Commits.
 
@@ -616,8 +486,7 @@ class StagedWrites:
         deadline_ms = self._chain.now_ms + min(max(request.wait_ms, 0), WAIT_MS_MAX)
         running.askers.append(_Asker(request, outlet, deadline_ms))
         running.idle_ms = None
-        if (batch := self._batches.get(running.path)) is not None:
-            batch.wrote_ms = self._chain.now_ms  # somebody still wants it
+        self._room.keep(running.path)  # somebody still wants it
         self._chain.request_turn()
         return None
 
@@ -667,7 +536,7 @@ class StagedWrites:
                 "a batch was written again with another number of rows; the first one counts",
                 extra={"batch": what, "rows": last.rows, "now": rows},
             )
-        self._drop(batch_path(request.sink, request.query, request.batch))
+        self._room.drop(batch_path(request.sink, request.query, request.batch))
         known_rows = last.rows if request.batch == last.batch else rows
         return CommitBatchResponse(rows=known_rows, is_replay=True)
 
@@ -868,14 +737,8 @@ class StagedWrites:
         counters.commits += 1
         counters.rows += commit.rows
         counters.bytes += commit.size_bytes
-        parent = commit.path.rpartition("/")[0]
-        older = (
-            each.path
-            for each in self._batches.values()
-            if each.parent == parent and each.number < request.batch
-        )
-        for path in [commit.path, *islice(older, OLDER_MAX)]:
-            self._drop(path)
+        self._room.drop(commit.path)
+        self._room.drop_older(commit.path)
         offsets: dict[str, dict[int, tuple[int, int]]] = {}
         totals = commit.copy.queue_rows()
         for queue, first in commit.first_offsets.items():
@@ -927,13 +790,8 @@ class StagedWrites:
         if running is not None and running.request.batch == request.batch:
             return AbortBatchResponse()
         path = batch_path(request.sink, request.query, request.batch)
-        batch = self._batches.get(path)
         names = [each for each in request.stages[:ABORTED_MAX] if is_stage_name(each)]
-        known = [each for each in names if batch is None or each in batch.puts or "" in batch.puts]
-        if batch is not None:
-            for name in known:
-                self.size_bytes -= batch.puts.get(name, 0)
-                self._forget_put(batch, name)
+        known = self._room.forget(path, names)
         if known:
             self._store.stages.remove(path, known)
             self.counters.aborted += len(known)
@@ -1139,35 +997,23 @@ class StagedWrites:
 
     # Ends.
 
-    def _drop(self, path: str) -> None:
-        """All staged rows of a batch go."""
-        batch = self._batches.pop(path, None)
-        if batch is not None:
-            self.size_bytes -= batch.size_bytes
-            self._put_count -= sum(1 for name in batch.puts if name)
-            if self._passing is batch:
-                self._passing = None
-        self._store.stages.remove_all(path)
-        self._chain.request_turn()
+    def _look_soon(self) -> None:
+        if self._look_ms is None and self._room.batches:
+            self._look_ms = self._chain.now_ms + min(LOOK_MS, self._spark.stage_ms_max)
+            self._chain.request_turn()
 
     def _end_stages(self, now_ms: int) -> None:
         committing = {commit.path for commit in self._commits.values()}
-        for batch in list(self._batches.values()):
-            age_ms = now_ms - batch.wrote_ms
-            if age_ms >= self._spark.stage_ms_max and batch.path not in committing:
-                self.counters.expired += 1
-                extra = {"batch": batch.path, "bytes": batch.size_bytes, "age_ms": age_ms}
-                _log.warning("staged rows that nobody committed are dropped", extra=extra)
-                self._drop(batch.path)
+        self.counters.expired += self._room.expire(now_ms, committing)
         wall_ms, sinks = self._chain.clock.wall_ms(), self._store.sinks
         for row in list(sinks.rows.values()):
             # Whoever asks again for the answer of a plain write does so while its rows are staged.
             kept_ms = self._spark.stage_ms_max if row.is_single else self._spark.sink_ms_max
             if wall_ms - row.at_ms >= kept_ms and row.key not in self._commits:
                 sinks.forget(row.key)
-        oldest_ms = min((batch.wrote_ms for batch in self._batches.values()), default=now_ms)
+        oldest_ms = min((each.wrote_ms for each in self._room.batches.values()), default=now_ms)
         self._look_ms = min(now_ms + LOOK_MS, max(now_ms + 1, oldest_ms + self._spark.stage_ms_max))
-        if not self._batches and not sinks.rows:
+        if not self._room.batches and not sinks.rows:
             self._look_ms = None
 
     def _bound_sinks(self) -> None:
@@ -1186,6 +1032,11 @@ class StagedWrites:
     # What can be seen of it.
 
     @property
+    def size_bytes(self) -> int:
+        """Of all staged rows."""
+        return self._room.size_bytes
+
+    @property
     def commits_waiting(self) -> int:
         return len(self._commits)
 
@@ -1200,8 +1051,8 @@ class StagedWrites:
             self._chain.clock.wall_ms(),
             self._store.sinks.rows,
         )
-        staged: dict[str, list[_Batch]] = {}
-        for batch in self._batches.values():
+        staged: dict[str, list[StagedBatch]] = {}
+        for batch in self._room.batches.values():
             staged.setdefault(batch.parent, []).append(batch)
         keys = [*islice(self.held, SHOWN_MAX), *islice(self._commits, SHOWN_MAX)]
         keys += islice(reversed(rows), SHOWN_MAX)
@@ -1218,7 +1069,7 @@ class StagedWrites:
         self,
         key: SinkKey,
         row: SinkRow | None,
-        batches: list[_Batch],
+        batches: list[StagedBatch],
         now_ms: int,
         wall_ms: int,
     ) -> SinkSnapshot:
