@@ -3,11 +3,14 @@
 Starting a query costs more than what it does, so a test runs several flows at once.
 """
 
+import contextlib
 import json
 import re
 import shutil
 import sys
+import threading
 import time
+import urllib.request
 
 import duckdb
 import pandas as pd
@@ -16,8 +19,9 @@ import pytest
 from deltalake import DeltaTable
 
 from kit.topic_rows import topic_rows
+from penstock.cli import main as cli
 from penstock.cli.pipeline import shipped
-from penstock.client import Message
+from penstock.client import ClientError, Message
 from penstock.model.errors import PenstockError
 from penstock.pipelines import runner
 from penstock.pipelines.compaction import compact
@@ -31,6 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FUNCTIONS = """
 import os
+import time
 
 from pyspark.sql.functions import udf
 
@@ -44,6 +49,10 @@ def echo(row):
     if row["body"] == b"3":
         raise ValueError("three")
     return {"key": "echo", "body": row["body"]}
+
+def slowly(row):
+    time.sleep(0.2)
+    return {"body": row["body"]}
 
 def strict(messages):
     @udf("string")
@@ -291,6 +300,41 @@ def test_a_flow_that_is_stopped_ends_its_batch_and_goes_on_with_the_next(shop):
         shop.run(f'state = "elsewhere"\n{flow}')
     shop.run(flow, is_reset=True)
     assert len(shop.table("live")) == 30
+
+
+def test_a_flow_that_falls_behind_holds_its_publishers_and_why_names_it(shop, broker):
+    shop.publish(*range(30))
+    limits = ["--spark-backpressure", "hard", "--spark-backlog-max", "5"]
+    with pytest.raises(SystemExit) as done:
+        cli.main(["topics", "set", shop.topic, *limits, "--data", str(broker.data)])
+    assert done.value.code == 0
+    answers, stopping = [], threading.Event()
+
+    def publish():
+        while not stopping.is_set():
+            with contextlib.suppress(ClientError):
+                shop.publish(0)
+
+    def ask(_):
+        with urllib.request.urlopen(f"http://{broker.endpoints['http']}/api/flow") as page:
+            answers.append(json.dumps(json.load(page)["answer"]))
+        if "Spark query 'behind'" in answers[-1]:
+            stopping.set()
+
+    publisher = threading.Thread(target=publish, daemon=True)
+    publisher.start()
+    flow = """
+        [flow.behind]
+        from = { topics = "TOPIC", max_rows = 5 }
+        map = "functions:slowly"
+        to = { topic = "TOPIC-out" }
+        """
+    try:
+        shop.run(flow, is_stopping=stopping.is_set, show=ask)
+    finally:
+        stopping.set()
+        publisher.join(30)
+    assert any("bound 5 on topic" in each for each in answers)
 
 
 @pytest.mark.parametrize(
