@@ -787,7 +787,7 @@ class Consumer:
                 listener(self, message)
             except Exception:
                 # As with Pulsar's clients: it is not acked, and comes again by what was chosen.
-                _log.exception("listener failed", extra={"message": repr(message)})
+                _log.exception("listener failed", extra={"of": repr(message)})
 
 
 def letter_of(message: ReceivedMessage, properties: dict[str, str]) -> Message:

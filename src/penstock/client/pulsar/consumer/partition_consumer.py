@@ -169,7 +169,7 @@ class PartitionConsumer:
         """Wall time before which nothing is wanted, after a seek by time."""
         self._rollback_s = options["start_rollback_s"]
         self._redeliver_epoch = 0
-        self._back, self._is_noted_posted = 0, False
+        self._back, self._is_noted_posted, self._unacked_before = 0, False, 0
         self._loop = asyncio.get_running_loop()
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
@@ -236,6 +236,8 @@ class PartitionConsumer:
             self.taken = 0
             self._noted.clear()
             self.epoch += 1
+        # What was not acked then comes again, and is counted again.
+        self._unacked_before = self.counters.messages - self.counters.acked
         self.acks.reconnected()
         self.tracker.clear()
         self.negatives.clear()
@@ -863,7 +865,7 @@ class PartitionConsumer:
             return Why(Waits.ACTIVE, "another consumer of the failover subscription is active")
         # What the application took a moment ago may not have been granted again yet.
         may_send = max(0, permits.outstanding)
-        unacked = permits.delivered - self.counters.acked
+        unacked = self.counters.messages - self.counters.acked - self._unacked_before
         if self._subscription.kind.is_shared and unacked > 0:
             return Why(
                 Waits.MESSAGES,

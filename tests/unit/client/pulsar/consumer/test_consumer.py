@@ -2,11 +2,12 @@
 
 import asyncio
 import re
+import threading
 
 import pytest
 
 from kit.client.pulsar_consumer import TYPES, scene, until
-from kit.pulsar_payload import single_tail
+from kit.pulsar_payload import PulsarMessage, single_tail
 from penstock.client.pulsar import (
     DeadLetterPolicy,
     InitialPosition,
@@ -199,6 +200,16 @@ async def test_a_pattern_takes_the_topics_that_match_and_new_ones_later(bench):
     bench.broker.topics.append(f"{name}orders-3")
     bench.broker.topics.remove(f"{name}orders-1")
     await until(lambda: consumer.topics == [f"{name}orders-2", f"{name}orders-3"])
+
+
+@scene
+async def test_partitions_that_are_added_are_joined(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10, receiver_queue_size=10)
+    bench.broker.partitions[name] = 3
+    await until(lambda: len(consumer.topics) == 3)
+    await until(lambda: bench.broker.flows == [10, 10, 10])
 
 
 @scene
@@ -773,6 +784,41 @@ async def test_a_listener_gets_every_message(bench):
 
 
 @scene
+async def test_threads_of_a_listener_keep_the_order_of_a_key(bench):
+    got, hands = {}, {}
+
+    def listener(consumer, message):
+        got.setdefault(message.key, []).append(int(message.data))
+        hands.setdefault(message.key, set()).add(threading.get_ident())
+
+    await bench.subscribe(listener=listener, listener_threads=4, **KEY_SHARED)
+    await bench.settle()
+    for number in range(200):
+        tail = single_tail(PulsarMessage(b"%d" % number, key=f"k{number % 9}"))
+        bench.broker.deliver(tail=tail)
+    await until(lambda: sum(map(len, got.values())) == 200)
+    assert all(each == sorted(each) for each in got.values())
+    assert all(len(each) == 1 for each in hands.values())
+    assert len(set().union(*hands.values())) > 1
+
+
+@scene
+async def test_a_listener_that_fails_gets_the_next_message(bench):
+    got = []
+
+    def listener(consumer, message):
+        got.append(message.data)
+        raise ValueError("not this one")
+
+    await bench.subscribe(listener=listener)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    await until(lambda: got == numbers(3))
+    assert bench.broker.acks == []
+
+
+@scene
 async def test_a_batch_is_received_when_it_is_full_or_time_is_up(bench):
     consumer = await bench.subscribe()
     await bench.settle()
@@ -826,6 +872,20 @@ async def test_why_says_what_is_waited_for(bench):
     assert consumer.why().reason is Waits.CONNECTION
     assert "reconnecting since" in str(consumer.why())
     bench.broker.is_away = False
+
+
+@scene
+async def test_what_the_broker_may_wait_for_is_counted_by_connection(bench):
+    consumer = await bench.subscribe(**SHARED)
+    for connection in (1, 2):
+        await bench.settle()
+        for body in numbers(3):
+            bench.broker.deliver(body)
+        await bench.receive(consumer, 3)
+        assert "acks of 3 messages" in str(consumer.why())
+        if connection == 1:
+            bench.broker.cut()
+            await until(lambda: consumer.is_connected)
 
 
 @scene
