@@ -287,12 +287,12 @@ class PartitionProducer:
 
     def expire(self, now_ms: int) -> None:
         """Fail those whose time is up."""
+        why = str(self.why())
         late = [send for entry in self.pending.expire(now_ms) for send in entry.sends]
         late += self._batch.expire(now_ms)
         if late:
-            timeout_ms = self._options.send_timeout_ms
-            self._end(late, too_late(self.handler.what, timeout_ms, str(self.why())))
-            self._look_at_flushes()
+            self._end(late, too_late(self.handler.what, self._options.send_timeout_ms, why))
+        self._look_at_flushes()
 
     @property
     def deadline_ms(self) -> int | None:
@@ -348,12 +348,12 @@ class PartitionProducer:
             lasted_ms = now_ms - oldest.sent_ms
             return Why(
                 Waits.RECEIPTS,
-                f"{self.pending.messages:,} messages have no receipt yet, the oldest since"
+                f"messages without a receipt: {self.pending.messages:,}, the oldest since"
                 f" {lasted_ms / 1000:.1f} s",
                 lasted_ms,
             )
         if not self._batch.is_empty:
-            return Why(Waits.BATCH, f"{self._batch.messages:,} messages gather for a batch")
+            return Why(Waits.BATCH, f"messages that gather for a batch: {self._batch.messages:,}")
         return Why(Waits.NOTHING, "everything sent is confirmed")
 
     # ---- inside ----------------------------------------------------------------------------------

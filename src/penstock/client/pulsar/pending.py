@@ -263,7 +263,11 @@ class PendingEntries:
 
     @property
     def oldest(self) -> Entry | None:
-        return self._entries[0] if self._entries else None
+        """Any thread may ask: what is there may be gone when it is looked at."""
+        try:
+            return self._entries[0]
+        except IndexError:
+            return None
 
     @property
     def newest(self) -> Entry | None:

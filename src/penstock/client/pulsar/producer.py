@@ -299,7 +299,7 @@ class Producer:
             )  # fmt: skip
         if self._room.take_or_wait(send, holds_caller=True):
             return
-        self._thread.post(self._watch_time)
+        self._watch_if_nobody_does()
         if not self._callbacks.is_current and not self._thread.is_current:
             assert send.admitted is not None, "it waits"
             send.admitted.wait(self._timeout_ms / 1000 + GRACE_S if self._timeout_ms else None)
@@ -370,8 +370,8 @@ class Producer:
             return worst
         lasted_ms = self._clock.monotonic_ms() - since_ms
         text = (
-            f"{self._room.waiting:,} sends wait for room since {lasted_ms / 1000:.1f} s:"
-            f" {self._room.usage()}; {worst.text}"
+            f"sends that wait for room: {self._room.waiting:,}, the first since"
+            f" {lasted_ms / 1000:.1f} s; {self._room.usage()}; {worst.text}"
         )
         reason = worst.reason if worst.reason is not Waits.NOTHING else Waits.RECEIPTS
         return Why(reason, text, lasted_ms)
@@ -500,6 +500,7 @@ class Producer:
         """What is sent, and the partition that a function of the user's chose for it, or -1."""
         if self._state is not HandlerState.READY:
             self._check_open()
+        self._thread.check_alive()
         choose = self._choose
         if not fields and self._is_plain and choose is None and value.__class__ is bytes:
             return Content(value), -1
@@ -521,6 +522,11 @@ class Producer:
 
     def _admit(self, send: Send) -> None:
         if not self._room.take_or_wait(send):
+            self._watch_if_nobody_does()
+
+    def _watch_if_nobody_does(self) -> None:
+        # Who waits for room waits for others, whose time is watched; if not yet, then soon.
+        if self._timer is None:
             self._thread.post(self._watch_time)
 
     def _check_open(self) -> None:

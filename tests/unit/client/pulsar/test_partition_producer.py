@@ -355,7 +355,7 @@ async def test_a_send_whose_time_is_up_fails_and_the_others_stay_in_order(bench)
     bench.clock.advance(1)
     producer.expire(bench.clock.monotonic_ms())
     assert isinstance(old.outcome, TimedOut)
-    assert "no receipt yet" in str(old.outcome)
+    assert "messages without a receipt: 2, the oldest since 0.0 s" in str(old.outcome)
     # What it would have heard comes too late, and disturbs nobody.
     bench.broker.confirm()
     assert young.outcome == MessageId(3, 1)
@@ -465,7 +465,7 @@ async def test_why_says_what_it_waits_for(bench):
     bench.clock.advance(2500)
     why = producer.why()
     assert why.reason is Waits.RECEIPTS
-    assert str(why) == "2 messages have no receipt yet, the oldest since 2.5 s"
+    assert str(why) == "messages without a receipt: 2, the oldest since 2.5 s"
     assert why.lasted_ms == 2500
     bench.cluster.is_away = True
     bench.cut()

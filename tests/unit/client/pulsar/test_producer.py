@@ -121,7 +121,7 @@ def test_a_full_producer_blocks_until_a_receipt_comes(scene):
     assert bench.sent() == [b"a"]
     why = bench.producer.why()
     assert why.reason is Waits.RECEIPTS
-    assert "1 sends wait for room" in str(bench.producer)
+    assert "sends that wait for room: 1, the first since 0.0 s" in str(bench.producer)
     assert "1 of 1 messages" in str(why)
     bench.confirm()
     thread.join(WAIT_S)
