@@ -8,7 +8,7 @@ from penstock.client.pulsar import Batching, NothingReceived, SubscriptionType
 
 pulsar_client = pytest.importorskip("pulsar")
 WAIT_MS = 10_000
-QUIET_MS = 600
+POLL_MS = 50
 TYPES = {
     SubscriptionType.EXCLUSIVE: pulsar_client.ConsumerType.Exclusive,
     SubscriptionType.SHARED: pulsar_client.ConsumerType.Shared,
@@ -40,7 +40,7 @@ class Company:
             producer.flush()
 
 
-def drained(consumer, wait_ms=QUIET_MS):
+def drained(consumer, wait_ms=POLL_MS):
     """(key, number) of all that comes to one of ours."""
     found = []
     while True:
@@ -52,7 +52,7 @@ def drained(consumer, wait_ms=QUIET_MS):
         consumer.acknowledge(message)
 
 
-def drained_cpp(consumer, wait_ms=QUIET_MS):
+def drained_cpp(consumer, wait_ms=POLL_MS):
     found = []
     while True:
         try:
@@ -61,6 +61,17 @@ def drained_cpp(consumer, wait_ms=QUIET_MS):
             return found
         found.append((message.partition_key(), int(message.data())))
         consumer.acknowledge(message)
+
+
+def shared_out(count, ours=None, theirs=None):
+    """What each of them got, once so many have arrived in all."""
+    mine, others = [], []
+    end = time.monotonic() + WAIT_MS / 1000
+    while len({*numbers(mine), *numbers(others)}) < count:
+        assert time.monotonic() < end, "nobody gets the rest"
+        mine += drained(ours) if ours else []
+        others += drained_cpp(theirs) if theirs else []
+    return mine, others
 
 
 def numbers(found):
@@ -73,11 +84,11 @@ def test_an_exclusive_subscription_goes_from_one_to_the_other(pulsar):
     with pytest.raises(pulsar_client.ConsumerBusy):
         company.theirs()
     company.publish(20)
-    assert numbers(drained(ours)) == list(range(20))
+    assert numbers(shared_out(20, ours)[0]) == list(range(20))
     ours.close()
     theirs = company.theirs()
     company.publish(20, 20)
-    assert numbers(drained_cpp(theirs)) == list(range(20, 40))
+    assert numbers(shared_out(20, theirs=theirs)[1]) == list(range(20, 40))
 
 
 def test_a_shared_subscription_is_shared(pulsar):
@@ -88,12 +99,7 @@ def test_a_shared_subscription_is_shared(pulsar):
         for number in range(100):
             producer.send_callback(b"%d" % number, lambda _: None)
         producer.flush()
-    mine, others = [], []
-    while len(mine) + len(others) < 100:
-        got = drained(ours, 200), drained_cpp(theirs, 200)
-        mine += got[0]
-        others += got[1]
-        assert any(got), "nobody gets the rest"
+    mine, others = shared_out(100, ours, theirs)
     assert sorted(numbers(mine) + numbers(others)) == list(range(100))
     assert mine
     assert others
@@ -101,28 +107,22 @@ def test_a_shared_subscription_is_shared(pulsar):
 
 def test_a_failover_subscription_goes_over_to_the_other(pulsar):
     company = Company(pulsar, SubscriptionType.FAILOVER)
-    ours = company.ours(priority_level=0)
-    theirs = company.theirs()
-    pulsar.eventually(lambda: ours.is_connected, "connected")
+    ours, theirs = company.ours(), company.theirs()
     company.publish(30)
-    time.sleep(1.2)
-    mine, others = drained(ours), drained_cpp(theirs)
-    assert sorted({*numbers(mine), *numbers(others)}) == list(range(30))
+    mine, others = shared_out(30, ours, theirs)
     assert not (mine and others)
-    if mine:
-        ours.close()
-    else:
-        theirs.close()
+    (ours if mine else theirs).close()
     company.publish(30, 30)
-    found = drained_cpp(theirs, 2_500) if mine else drained(ours, 2_500)
-    assert sorted(set(numbers(found))) == list(range(30, 60))
+    left = {"theirs": theirs} if mine else {"ours": ours}
+    found = shared_out(30, **left)
+    assert set(numbers(found[0] + found[1])) == set(range(30, 60))
 
 
 def test_a_key_of_a_key_shared_subscription_is_in_one_hand(pulsar):
     company = Company(pulsar, SubscriptionType.KEY_SHARED)
     ours, theirs = company.ours(), company.theirs()
     company.publish(200)
-    mine, others = drained(ours), drained_cpp(theirs)
+    mine, others = shared_out(200, ours, theirs)
     assert sorted(numbers(mine) + numbers(others)) == list(range(200))
     assert not {key for key, _ in mine} & {key for key, _ in others}
     for found in (mine, others):

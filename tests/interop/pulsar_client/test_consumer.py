@@ -111,7 +111,7 @@ def test_shared_consumers_get_every_message_once(pulsar):
         def run(consumer, mine):
             try:
                 while True:
-                    message = consumer.receive(1_000)
+                    message = consumer.receive(300)
                     mine.append(message.data)
                     consumer.acknowledge(message)
             except NothingReceived:
@@ -159,7 +159,7 @@ def test_key_shared_keeps_a_key_in_one_hand_and_in_order(pulsar):
     for name, consumer in (("one", one), ("two", two)):
         while True:
             try:
-                message = consumer.receive(500)
+                message = consumer.receive(300)
             except NothingReceived:
                 break
             hands.setdefault(message.key, set()).add(name)
