@@ -57,6 +57,8 @@ _log = logging.getLogger(__name__)
 PARTS_MAX: Final = 10_000
 """Topics and partitions of one consumer."""
 OPENED_AT_ONCE: Final = 100
+LETTER_RETRY_MS: Final = 1_000
+"""A dead letter that could not be sent waits at least so long, whatever a negative ack does."""
 LETTERS_UNDER_WAY_MAX: Final = 1_000
 """Dead letters that are being sent; more of them are asked for again later."""
 
@@ -376,8 +378,7 @@ class Consumer:
     def bury(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
         """Send messages to the dead-letter topic, then ack them; on the client's thread."""
         if len(self._letters) >= LETTERS_UNDER_WAY_MAX or self._is_closed:
-            if child.letters is not None:
-                child.letters.put_back(messages)
+            self._bury_later(child, messages)
             return
         task = asyncio.get_running_loop().create_task(self._bury(child, messages))
         self._letters.add(task)
@@ -398,8 +399,13 @@ class Consumer:
         except ClientError as problem:
             _log.warning("dead letter not sent", extra={"topic": topic, "why": str(problem)})
             if child.epoch == epoch:
-                child.letters.put_back(messages)
-                child.give_back_later(messages[0].message_id, messages[0].redelivery_count)
+                self._bury_later(child, messages)
+
+    def _bury_later(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
+        if child.letters is not None and not self._is_closed:
+            child.letters.put_back(messages)
+            first = messages[0]
+            child.give_back_later(first.message_id, first.redelivery_count, LETTER_RETRY_MS)
 
     async def _producer(self, topic: str, subscription: str | None) -> Producer:
         """One for each topic of letters, made when it is first needed."""
@@ -733,7 +739,8 @@ class Consumer:
         if not self._options["receiver_queue_size"]:
             client_loop().post(self._ask)
             return
-        for part in self._parts.values():
+        # A copy: the client's thread may join a topic meanwhile.
+        for part in list(self._parts.values()):
             connection = part.handler.connection
             if connection is not None and not connection.is_reading:
                 client_loop().post(self._review)

@@ -50,6 +50,10 @@ class Corrupt(Exception):
 class Encrypted(Exception):
     """An entry for which a key is needed, which this client does not have."""
 
+    def __init__(self, messages: int) -> None:
+        super().__init__(f"{messages} messages")
+        self.messages = messages
+
 
 class Opened(NamedTuple):
     """The payload of an entry, as its producer gave it to the client."""
@@ -78,7 +82,7 @@ def open_entry(tail: bytes) -> Opened:
     if not 0 < messages <= BATCH_MESSAGES_MAX:
         raise Corrupt(f"a batch of {messages}", CommandAck.BatchDeSerializeError)
     if metadata.encryption_keys:
-        raise Encrypted(f"{messages} messages")
+        raise Encrypted(messages)
     payload = tail[at:]
     is_chunk = metadata.num_chunks_from_msg > 1
     if metadata.compression and not is_chunk:

@@ -341,25 +341,25 @@ class PartitionConsumer:
     def _message(self, message: CommandMessage, tail: bytes, found: list[ReceivedMessage]) -> None:
         data = message.message_id
         entry = signed(data.ledgerId), signed(data.entryId)
+        charged = 0
+        mine: list[ReceivedMessage] = []
         try:
             opened = open_entry(tail)
             charged = opened.messages
             if message.ack_set:
                 charged = sum([(word & (2**64 - 1)).bit_count() for word in message.ack_set])
-            self.permits.arrived(charged)
             mine = self._open(message, entry, opened)
         except Corrupt as problem:
+            charged = charged or problem.messages
             self._discard(entry, problem)
-            return
         except Encrypted as problem:
-            self.counters.encrypted += 1
-            self.permits.arrived(1)
-            self._back += 1
+            charged = problem.messages
+            self.counters.encrypted += problem.messages
             _log.warning(
-                "a message is encrypted and is not handed out",
-                extra={"topic": self.topic_name, "entry": entry, "what": str(problem)},
+                "an encrypted entry is not handed out",
+                extra={"topic": self.topic_name, "entry": entry},
             )
-            return
+        self.permits.arrived(charged)
         if charged > len(mine):
             self._back += charged - len(mine)
         if self.letters is not None and self.letters.judge(mine, message.redelivery_count):
@@ -431,13 +431,13 @@ class PartitionConsumer:
     def _discard(self, entry: Entry, problem: Corrupt) -> None:
         """Nobody can read it: the broker is told so with its ack."""
         self.counters.corrupt += 1
-        self.permits.arrived(problem.messages)
-        self._back += problem.messages
         _log.warning(
             "an entry cannot be read and is acked",
             extra={"topic": self.topic_name, "entry": entry, "why": str(problem)},
         )
-        command = ack_command(self.consumer_id, [entry_id(entry)])
+        ids = [entry_id(each) for each in self.chunks.entries_of(entry) or [entry]]
+        self.chunks.settled(entry)
+        command = ack_command(self.consumer_id, ids)
         command.ack.validation_error = problem.error
         connection = self.handler.ready_connection
         if connection is not None:
@@ -595,13 +595,16 @@ class PartitionConsumer:
 
     # ---- once more -------------------------------------------------------------------------------
 
-    def give_back_later(self, message_id: MessageId, redelivery_count: int) -> None:
+    def give_back_later(
+        self, message_id: MessageId, redelivery_count: int, least_ms: int = 0
+    ) -> None:
         """A negative ack."""
         if self.tracker.timeout_ms:
             self.look_at_taken()
         entry = message_id.entry
         self.tracker.remove(entry)
-        self.negatives.add(entry, redelivery_count, self._cluster.clock.monotonic_ms())
+        now_ms = self._cluster.clock.monotonic_ms()
+        self.negatives.add(entry, redelivery_count, now_ms, least_ms)
         self._watch_negatives()
 
     def redeliver(self, entries: Iterable[Entry]) -> None:

@@ -94,14 +94,15 @@ class NegativeAcks:
         """When something is due; None = nothing was given back."""
         return self._heap[0][0] if self._heap else None
 
-    def add(self, entry: Entry, redelivery_count: int, now_ms: int) -> None:
+    def add(self, entry: Entry, redelivery_count: int, now_ms: int, least_ms: int = 0) -> None:
         """Give one message back; of a batch that was given back already nothing changes."""
         if entry in self._due or len(self._due) >= TRACKED_MAX:
             return
         backoff = self._backoff
         delay_ms = self._delay_ms if backoff is None else backoff.delay_ms(redelivery_count)
-        self._due[entry] = now_ms + delay_ms
-        heappush(self._heap, (now_ms + delay_ms, entry))
+        due_ms = now_ms + max(delay_ms, least_ms)
+        self._due[entry] = due_ms
+        heappush(self._heap, (due_ms, entry))
 
     def remove(self, entry: Entry) -> None:
         """It was acked after all."""

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kit.client.pulsar_consumer import TYPES, scene, until
-from kit.pulsar_payload import PulsarMessage, single_tail
+from kit.pulsar_payload import PulsarMessage, single_tail, tail
 from penstock.client.pulsar import (
     DeadLetterPolicy,
     InitialPosition,
@@ -20,6 +20,7 @@ from penstock.client.pulsar import (
     StringSchema,
     SubscriptionType,
     TimedOut,
+    Unreachable,
     Waits,
 )
 from penstock.wire.pulsar import protocol_pb2 as pb
@@ -613,6 +614,64 @@ async def test_an_entry_nobody_can_read_is_acked_with_the_reason(bench):
     await until(lambda: sum(bench.broker.flows) == 4)
 
 
+@scene
+async def test_a_batch_that_cannot_be_read_gives_back_what_it_was_charged_once(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=4
+    )
+    bench.broker.deliver(tail=tail(metadata, b"\x00"))
+    metadata.encryption_keys.add(key="k", value=b"v")
+    bench.broker.deliver(tail=tail(metadata, b"\x00"))
+    await bench.settle()
+    permits = bench.part(consumer).permits
+    assert permits.outstanding + permits.gathered == 10
+    statistics = consumer.statistics()
+    assert (statistics.corrupt, statistics.encrypted) == (1, 4)
+
+
+@scene
+async def test_a_message_in_chunks_that_does_not_inflate_is_acked_with_all_of_them(bench):
+    await bench.subscribe()
+    await bench.settle()
+    for number in range(2):
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=0, publish_time=0, compression=pb.ZLIB,
+            uncompressed_size=9, uuid="u", chunk_id=number, num_chunks_from_msg=2,
+        )  # fmt: skip
+        bench.broker.deliver(tail=tail(metadata, b"nonsense"))
+    await until(lambda: bench.broker.acks == [[(7, 0), (7, 1)]])
+
+
+@scene
+async def test_a_dead_letter_that_cannot_be_sent_is_tried_again(bench):
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(
+        dead_letter_policy=policy, negative_ack_delay_ms=0, ack_group_ms=0, **SHARED
+    )
+    tries = []
+
+    async def make(topic, subscription):
+        tries.append(topic)
+        raise Unreachable(topic, "not today")
+
+    consumer._make_producer = make
+    await bench.settle()
+    bench.broker.deliver(b"x", redelivery_count=1)
+    consumer.negative_acknowledge(await consumer.receive_async())
+    await until(lambda: len(tries) == 1)
+    part = bench.part(consumer)
+    await until(lambda: len(part.negatives) == 1)
+    bench.clock.advance(999)
+    part._negatives_due()
+    assert len(part.negatives) == 1
+    bench.clock.advance(1)
+    part._negatives_due()
+    await until(lambda: len(tries) == 2)
+    assert bench.broker.acks == []
+
+
 # ---- once more ----------------------------------------------------------------------------------
 
 
@@ -794,8 +853,8 @@ async def test_threads_of_a_listener_keep_the_order_of_a_key(bench):
     await bench.subscribe(listener=listener, listener_threads=4, **KEY_SHARED)
     await bench.settle()
     for number in range(200):
-        tail = single_tail(PulsarMessage(b"%d" % number, key=f"k{number % 9}"))
-        bench.broker.deliver(tail=tail)
+        keyed = PulsarMessage(b"%d" % number, key=f"k{number % 9}")
+        bench.broker.deliver(tail=single_tail(keyed))
     await until(lambda: sum(map(len, got.values())) == 200)
     assert all(each == sorted(each) for each in got.values())
     assert all(len(each) == 1 for each in hands.values())
