@@ -138,18 +138,6 @@ def test_a_pull_consumer_that_stopped_pulling_and_one_that_only_does_not_ask(exa
     exam.end()
 
 
-def test_a_group_that_never_committed_is_behind_from_where_it_began_to_read(exam):
-    for _ in range(SENT):
-        exam.bench.client().send(TOPIC)
-    exam.client.pull(TOPIC, 10)
-    exam.ok()
-    exam.pass_time(8_000)
-    found = exam.found("behind", "does-not-ask", "client/c1", is_lasting=True)
-    assert f"{SENT - 10} messages are ready" in found.sentence
-    assert exam.client.query(TOPIC, setZeroIfNotFound="false").code == 22, "it has no offset"
-    exam.end()
-
-
 def test_members_that_read_everything_each_keep_their_own_accounts(exam):
     exam.client.heartbeat(model="BROADCASTING", **{TOPIC: "*"})
     for _ in range(SENT):

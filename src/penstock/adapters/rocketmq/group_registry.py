@@ -10,7 +10,6 @@ Not here: members (``groups.py``), requests about offsets (``offsets.py``).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from typing import TYPE_CHECKING, Final
@@ -22,14 +21,12 @@ from penstock.adapters.rocketmq.naming import (
     GROUP_TOPIC_CHARS_MAX,
     RETRY_PREFIX,
     neutral_name,
-    wire_name,
 )
 from penstock.adapters.rocketmq.requests import ErrorResponse
 from penstock.engine.group.switches import ALL_ON, GroupSwitches
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
-from penstock.model.errors import AlreadyExists
 from penstock.model.ids import is_transient_id
 from penstock.model.names import control_problem
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
@@ -210,7 +207,6 @@ class OffsetRegistry:
 
     __slots__ = (
         "_committed",
-        "_consumers",
         "_engine",
         "_prune_at",
         "_pulled",
@@ -229,7 +225,6 @@ class OffsetRegistry:
         self._resets: dict[tuple[int, int], int] = {}
         # (queue id, group) -> where the next pull begins; of this process only, for statistics
         self._pulled: dict[tuple[int, str], int] = {}
-        self._consumers = broker.consumers
         alive = self._alive()
         for key, body in engine.definitions(OFFSETS_KIND).items():
             if key.isdecimal() and int(key) in alive:
@@ -281,10 +276,8 @@ class OffsetRegistry:
             self._resets[subscription.subscription_id, queue.queue_id] = stored
         return stored
 
-    def pulled(self, queue: Queue, group: str, offset: int, begin: int) -> None:
-        """The group has read up to ``offset``, and asked for what comes from ``begin`` on."""
-        if (queue.queue_id, group) not in self._pulled:
-            self._begin(queue, group, begin)
+    def pulled(self, queue: Queue, group: str, offset: int) -> None:
+        """The group has read up to ``offset``."""
         found = self.subscription(queue.topic, group)
         if found is not None:
             found.note_read()
@@ -292,23 +285,6 @@ class OffsetRegistry:
         if key not in self._pulled and len(self._pulled) >= PULLED_MAX:
             del self._pulled[next(iter(self._pulled))]
         self._pulled[key] = offset
-
-    def _begin(self, queue: Queue, group: str, offset: int) -> None:
-        """Members of a group begin to read a queue: what they have not committed they are behind.
-
-        It is no offset of theirs yet: whoever asks is told that there is none. Readers that are no
-        members, or of which each reads everything, keep their own accounts.
-        """
-        members = self._consumers.group(group)
-        if members is None or members.is_empty or members.traits.is_broadcast:
-            return
-        if wire_name(queue.topic.name) not in members.wanted or offset < 0:
-            return
-        with contextlib.suppress(AlreadyExists):
-            found = self.opened(queue.topic, group)
-            known = self._committed.get(found.subscription_id, ())
-            if queue.queue_id not in known and found.low_mark(queue.queue_id) != offset:
-                found.seek(queue.queue_id, min(offset, queue.visible_end(False)))
 
     def read_up_to(self, queue: Queue, group: str) -> int:
         """How far the group has read, which is never less than what it committed."""

@@ -125,7 +125,7 @@ class PullProcessor:
             self._offsets.commit(queue, group, header.commit_offset, connection.name)
         result = self._broker.engine.pulls.pull(pull)
         if result is None:
-            self._offsets.pulled(queue, group, pull.offset, pull.offset)
+            self._offsets.pulled(queue, group, pull.offset)
             connection.await_pull(pull.token, answered)
             return
         if may_wait and not self._settings.is_long_polling:
@@ -177,8 +177,7 @@ class PullProcessor:
         if end.code == _MOVED:
             move = (pull.offset, end.next_offset)
             self._events.moved(connection, group, queue, move, end.status)
-        begin = end.next_offset if end.code == _MOVED else pull.offset
-        self._offsets.pulled(queue, group, end.next_offset, begin)
+        self._offsets.pulled(queue, group, end.next_offset)
         body = self._body(queue, pull, result) if result.records else []
         self._write(connection, command, end, (result.min_offset, result.max_offset), body)
 

@@ -296,8 +296,8 @@ def _settings(directory: Path, own: dict[str, str]) -> Any:
         **{f"listeners.{name}": "0" for name in PROTOCOLS},
         "listeners.flight": "off",
         "broker.log_level": "error",
-        # A scene is short: who waits at all is behind, and not only after five seconds.
-        "flow.behind_ms": "0",
+        # A scene is short: who is behind for a moment is so after half a second, not after five.
+        "flow.behind_ms": "500",
         **own,
     }
     flags = tuple(Given(key, value, "scene") for key, value in given.items())
