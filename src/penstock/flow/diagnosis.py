@@ -422,15 +422,17 @@ def findings_of(
     alarms: Iterable[AlarmView] = (),
     host: HostView | None = None,
 ) -> list[Finding]:
-    """Every finding, the worst first; of the same severity in the order of their weight.
-
-    A queue that waits for a sync now and then holds nobody: it comes after those who are behind.
-    """
+    """Every finding, the worst first; of the same severity in the order of their weight."""
     held = held_chains(stages)
     blamed = {finding.name for finding in held}
     turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
     felt = [finding for finding in held if finding.is_felt]
-    unfelt = [finding for finding in held if not finding.is_felt]
+    # A queue that waits for a sync now and then holds nobody: worth a line, and no answer.
+    unfelt = [
+        replace(each, severity="parked") if each.culprit.kind == "log" else each
+        for each in held
+        if not each.is_felt
+    ]
     troubled = [_trouble(each) for each in troubles]
     turned = [_with_refused(each, troubled) for each in turned]
     told = {each.id for each in turned}

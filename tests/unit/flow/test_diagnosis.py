@@ -406,3 +406,20 @@ def test_dead_letters_that_are_not_written_after_five_seconds_are_slow():
 
     assert found(4_000) == []
     assert found(6_000) == [("dead", "letters-slow", 1_000)]
+
+
+def test_a_queue_that_waits_for_a_sync_now_and_then_is_no_answer():
+    queue = StageView(
+        "queue",
+        "orders",
+        "flow",
+        Reason.FLOW,
+        "log",
+        share=0.02,
+        id="queue/orders/0",
+        waits_for="log",
+    )
+    log = StageView("log", "log", id="log")
+    (found,) = findings_of([queue, log])
+    assert (found.severity, found.culprit.id) == ("parked", "log")
+    assert diagnose([queue, log]).severity == "ok"
