@@ -116,6 +116,18 @@ def test_partitions_are_read_all_together(pulsar):
         assert sorted(read_all(reader)) == [b"%d" % number for number in range(9)]
 
 
+def test_an_id_of_one_partition_is_no_start_for_all_of_them(pulsar):
+    topic = pulsar.topic(partitions=2)
+    client = pulsar.client()
+    with client.create_producer(topic, batching_enabled=False) as producer:
+        sent = [producer.send(b"%d" % number) for number in range(4)]
+    with pytest.raises(InvalidUse, match="read a partition by its own name"):
+        client.create_reader(topic, sent[0])
+    name = f"{topic}-partition-{sent[0].partition}"
+    with client.create_reader(name, sent[0]) as reader:
+        assert read_all(reader) == [b"2"]
+
+
 def test_messages_in_chunks_are_read_whole(pulsar):
     topic = pulsar.topic()
     client = pulsar.client()

@@ -165,6 +165,13 @@ class Client:
             schema=schema,
             **reader_options(start_message_id, resolved),
         )
+        is_place = start_message_id in (MessageId.earliest, MessageId.latest)
+        if len(consumer.topics) > 1 and not is_place:
+            await consumer.shut()
+            raise InvalidUse(
+                f"topic {topic} has partitions, and a message id is of one of them: start at"
+                f" MessageId.earliest or MessageId.latest, or read a partition by its own name"
+            )
         return Reader(consumer)
 
     create_reader = blocking(_create_reader)
