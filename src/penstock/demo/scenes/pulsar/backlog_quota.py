@@ -6,11 +6,15 @@ nobody else: another producer on the same connection goes on, and so does the co
 wants to, which is on that connection, too; when it has made room, the receipts come. If it does not
 in time (2 s here, 20 s by default), the producer is closed and keeps what has no receipt; it comes
 again and hears 7 until there is room. With ``producer_exception`` it hears 8 and gives up what it
-has. With ``consumer_backlog_eviction`` it notices nothing, and the oldest messages go.
+has. With ``consumer_backlog_eviction`` it notices nothing, and the oldest messages go. From outside
+a producer that is held looks like one that hangs: our own client says what it waits for.
 """
 
+import asyncio
+from functools import partial
 from typing import Any, Final
 
+from penstock.client.pulsar import Client, Producer, Waits
 from penstock.demo.pulsar_actors import PulsarConsumer, PulsarLink, PulsarProducer
 from penstock.demo.scenes.scene import Scene
 from penstock.wire.pulsar.frames import ServerError
@@ -45,6 +49,7 @@ async def play(scene: Scene) -> None:
     scene.dismiss(shop, news, billing)
     await _failed(scene)
     await _evicted(scene)
+    await _says_why(scene)
 
 
 async def _producer(link: PulsarLink, name: str, topic: str, **options: Any) -> PulsarProducer:
@@ -139,6 +144,37 @@ async def _evicted(scene: Scene) -> None:
         and len(keeper.bodies) < FEW,
         f"{len(shop.confirmed_numbers)} confirmed, the last {len(keeper.bodies)} are there",
     )
+
+
+async def _says_why(scene: Scene) -> None:
+    topic = "letters"
+    keeper = scene.cast(
+        await PulsarConsumer.subscribe(await scene.pulsar("keeper"), "keeper", topic, "s", queue=0)
+    )
+    await _set_quota(scene, topic, "producer_request_hold")
+    async with Client(f"pulsar://{scene.broker.endpoints['pulsar']}") as client:
+        producer = await client.create_producer_async(topic, batching_enabled=False)
+        sends = [producer.send_async(bytes(BODY_BYTES)) for _ in range(FEW)]
+        sentences = []
+        for reason in (Waits.RECEIPTS, Waits.QUOTA):
+            if await scene.until(partial(_waits_for, producer, reason), SECONDS_MAX):
+                sentences.append(str(producer.why()))
+                scene.say(f"our client says: {sentences[-1]}")
+        await scene.ask("DELETE", f"/admin/v2/persistent/public/default/{topic}/backlogQuota")
+        stored = await asyncio.gather(*sends)
+    scene.check(
+        "our own client says what it waits for: receipts first, then the quota",
+        len(sentences) == 2,
+        "; ".join(sentences),
+    )
+    scene.check("and everything it sent is stored once", len(set(stored)) == FEW)
+    scene.dismiss(keeper)
+
+
+def _waits_for(producer: Producer, reason: Waits) -> bool:
+    """For so long that it is no accident."""
+    why = producer.why()
+    return why.reason is reason and (why.lasted_ms > 300 or reason is Waits.QUOTA)
 
 
 async def _overfill(scene: Scene, topic: str, policy: str) -> tuple[PulsarProducer, PulsarConsumer]:
