@@ -38,7 +38,7 @@ from process_cost import (
     process_and_waited_cpu_seconds,
 )
 
-from penstock.client import Admin, Message, Producer
+from penstock.client import Admin, BrokerBusy, Message, Producer
 from penstock.pipelines.compaction import compact
 from penstock.pipelines.flow_file import load_pipeline
 from penstock.pipelines.launch import RunOptions, launch
@@ -68,9 +68,14 @@ def fill(name_server, rows, body_bytes):
 
         def send(first):
             numbers = range(first, min(first + BATCH, rows))
-            producer.send_batch(
-                [Message(TOPIC, body[:body_bytes], tag="new", keys=f"k{n}") for n in numbers]
-            )
+            batch = [Message(TOPIC, body[:body_bytes], tag="new", keys=f"k{n}") for n in numbers]
+            while True:
+                try:
+                    producer.send_batch(batch)
+                except BrokerBusy:  # refused, as a drowned machine's broker does: not stored
+                    time.sleep(0.1)
+                else:
+                    return
 
         with ThreadPoolExecutor(SENDERS) as pool:
             for _ in pool.map(send, range(0, rows, BATCH)):
