@@ -8,6 +8,7 @@ import contextlib
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any, Final, TextIO
@@ -32,6 +33,9 @@ class Board:
 
     def __init__(self, broker: Processes, shop: Shop, billing: Billing, job: Job) -> None:
         self.title = ""
+        self.blamed = ""
+        """Id of who is to blame, as the broker said last; empty = nobody."""
+        self._named: Counter[str] = Counter()
         self.is_news = False
         """Whether there is a bottleneck that this act has not had before."""
         self._told: set[tuple[str, str]] = set()
@@ -51,6 +55,10 @@ class Board:
             self._flow = self._broker.ask("GET", "/api/flow")
             spark = self._broker.ask("GET", "/api/queries")
             self._queries, self._sinks = spark["queries"], spark["sinks"]
+        answer = self._flow.get("answer", {"severity": "ok"})
+        self.blamed = "" if answer["severity"] == "ok" else str(answer["culprit"]["id"])
+        if self.blamed:
+            self._named[self.blamed] += 1
         news = (self.title, self._culprit())
         self.is_news = bool(news[1]) and news not in self._told
         self._told.add(news)
@@ -59,6 +67,16 @@ class Board:
             self._rates.of("confirmed", len(self._shop.confirmed)),
             self._rates.of("consumed", len(self._billing.numbers)),
         )
+
+    def watch(self) -> None:
+        """From now on it is counted who is named."""
+        self._named.clear()
+
+    def named(self, culprit: str) -> tuple[bool, str]:
+        """Whether that one was named since then, and nobody else; with how often who was."""
+        mine = sum(count for each, count in self._named.items() if each.startswith(culprit))
+        said = ", ".join(f"{each} in {count} looks" for each, count in self._named.items())
+        return 0 < mine == self._named.total(), said or "nobody was"
 
     @property
     def sentence(self) -> str:

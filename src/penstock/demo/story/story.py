@@ -369,6 +369,7 @@ def store_is_held(story: Story) -> None:
     refused, confirmed = shop.refused, len(shop.confirmed)
     story.say(f"no sync returns for {size.store_hold_ms} ms (penstock fault store-hold)")
     story.broker.ask("POST", "/api/faults", {"fault": "store-hold", "ms": size.store_hold_ms})
+    story.board.watch()
     is_refused = story.until(lambda: shop.refused > refused, ACT_S_MAX)
     reason = shop.last_reason
     story.say(f"the shop is told: {reason}")
@@ -380,6 +381,7 @@ def store_is_held(story: Story) -> None:
         is_refused and is_over,
         f"{shop.refused - refused} refused",
     )
+    story.check("store held: the broker names the log, and nobody else", *story.board.named("log"))
 
 
 def consumer_is_slow(story: Story) -> None:
@@ -390,6 +392,9 @@ def consumer_is_slow(story: Story) -> None:
     billing.order_s = size.slow_order_s
     is_held = story.until(lambda: bool(billing.held), ACT_S_MAX)
     fullest = 0
+    # Messages that wait for five seconds, and more of them: then somebody is behind.
+    story.until(lambda: story.board.blamed.startswith("client/"), ACT_S_MAX)
+    story.board.watch()
 
     def is_watched() -> bool:
         nonlocal fullest
@@ -408,6 +413,8 @@ def consumer_is_slow(story: Story) -> None:
         taken > 0 and turned_away <= BUSY_SHARE * taken,
         f"{taken:,} confirmed meanwhile, {turned_away} refused",
     )
+    said = story.board.named("client/")
+    story.check("slow consumer: the broker names its client, and nobody else", *said)
     billing.order_s = 0.0
     story.say("billing is fast again")
     is_free = story.until(
@@ -438,6 +445,7 @@ def spark_is_slow(story: Story) -> None:
         ACT_S_MAX,
     )
     story.say(f"the shop is told: {shop.last_reason}")
+    story.board.watch()
     story.wait(size.held_s)
     story.until(lambda: len(_batches(story, began)) >= SLOW_BATCHES, ACT_S_MAX)
     story.check(
@@ -456,6 +464,9 @@ def spark_is_slow(story: Story) -> None:
         len(rows) >= SLOW_BATCHES and all(each.rows <= bound / 2 for each in rows),
         ", ".join(f"{each.rows} rows in {each.ms / 1000:.1f} s" for each in rows[:6]),
     )
+    # On a busy machine its other queries are behind the bound, too.
+    said = story.board.named("query/")
+    story.check("slow Spark: the broker names the query, and nobody else", *said)
     job.slow_down(0)
     confirmed, refused = len(shop.confirmed), shop.refused
     story.say("Spark is fast again")

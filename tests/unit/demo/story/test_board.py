@@ -186,3 +186,15 @@ def test_rates_are_those_since_the_last_look(monkeypatch):
     assert rates.of("orders", 100) == 0
     now[0] = 12.0
     assert rates.of("orders", 150) == 25
+
+
+def test_who_is_named_is_counted_from_the_moment_that_it_is_watched(clients):
+    answer = {"severity": "holding", "culprit": {"id": "log"}}
+    board = seen(Broker({**flow("log", "log"), "answer": answer}), clients)
+    assert board.blamed == "log"
+    board.watch()
+    assert board.named("log") == (False, "nobody was")
+    board.look()
+    board.look()
+    assert board.named("log") == (True, "log in 2 looks")
+    assert board.named("client/") == (False, "log in 2 looks")
