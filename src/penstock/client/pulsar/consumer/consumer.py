@@ -572,6 +572,11 @@ class Consumer:
         topics = self._topics
         is_several = isinstance(topics, re.Pattern) or len(topics) > 1
         self._is_multiple = is_several or self._is_counted
+        if self._is_multiple and not self._options["receiver_queue_size"]:
+            raise InvalidUse(
+                "receiver_queue_size=0 is for one topic without partitions: each of several would"
+                " send a message for every receive; use 1"
+            )
         await self._join(names)
         if self._options["listener"] is not None:
             self._start_listeners()
@@ -669,7 +674,7 @@ class Consumer:
         new = [each for each in names if str(each) not in self._parts]
         if not new:
             return
-        size = self._queue_size(len(self._parts) + len(new))
+        size = self._queue_size(len(new))
         parts = [
             PartitionConsumer(
                 self,
@@ -699,10 +704,14 @@ class Consumer:
                 part.pause()
             part.start_flow()
 
-    def _queue_size(self, parts: int) -> int:
+    def _queue_size(self, new: int) -> int:
+        """Of each new part: what the others have left of the total, and at least one."""
         size = self._options["receiver_queue_size"]
+        if not self._is_multiple:
+            return size
         total = self._options["max_total_receiver_queue_size_across_partitions"]
-        return size if parts <= 1 else min(size, max(1, total // parts))
+        left = total - sum([part.permits.queue_size for part in self._parts.values()])
+        return min(size, max(1, left // new))
 
     async def _refresh_again(self) -> None:
         is_pattern = isinstance(self._topics, re.Pattern)

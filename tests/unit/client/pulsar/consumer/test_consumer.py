@@ -182,6 +182,29 @@ async def test_all_partitions_together_are_no_further_ahead_than_the_total(bench
 
 
 @scene
+async def test_partitions_that_come_later_get_what_is_left_of_the_total(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 2
+    consumer = await bench.subscribe(
+        "t",
+        pattern_refresh_ms=10,
+        receiver_queue_size=15,
+        max_total_receiver_queue_size_across_partitions=40,
+    )
+    bench.broker.partitions[name] = 4
+    await until(lambda: len(consumer.topics) == 4)
+    await until(lambda: bench.broker.flows == [15, 15, 5, 5])
+
+
+@scene
+async def test_a_queue_of_0_is_for_one_topic_without_partitions(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    with pytest.raises(InvalidUse, match="without partitions"):
+        await bench.subscribe("t", receiver_queue_size=0)
+    assert bench.broker.subscribes == []
+
+
+@scene
 async def test_one_partition_that_is_refused_leaves_none_behind(bench):
     bench.broker.partitions["persistent://public/default/t"] = 2
     busy = (ServerError.ConsumerBusy, "Exclusive consumer is already connected")
