@@ -14,7 +14,7 @@ Not here: one turn (``turn.py``), the way in (``publish.py``) and out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -299,6 +299,10 @@ class Engine:
     def topic(self, name: TopicName) -> Topic | None:
         """The topic of that name, if there is one."""
         return self._registry.topics.get(name)
+
+    @property
+    def topics_total(self) -> int:
+        return len(self._registry.topics)
 
     def topics(self) -> list[Topic]:
         """Every topic, in order of creation."""
@@ -758,12 +762,19 @@ class Engine:
         """Events that nobody heard of, because there were too many or the log was held."""
         return self._chain.journal.edges_dropped + self.flow_topic.dropped
 
-    def unfinished_episodes(self) -> list[tuple[str, Reason, int]]:
+    def unfinished_episodes(self) -> Iterator[tuple[str, Reason, int]]:
         """(kind of stage, reason, time held so far) of every episode that goes on now."""
         return self._chain.journal.unfinished(self._chain.now_ms)
 
     def flow_map(self, now_ms: int, running_max: int = EVERY_STAGE) -> FlowMap:
         """Stages with state, reason, culprit, since and share: all held ones and some others."""
+        return self._flow_mapper(now_ms, running_max).made()
+
+    def flow_map_steps(self, now_ms: int, running_max: int) -> Generator[float, None, FlowMap]:
+        """The same in steps, for a broker with very many stages."""
+        return self._flow_mapper(now_ms, running_max).steps()
+
+    def _flow_mapper(self, now_ms: int, running_max: int) -> FlowMapper:
         return FlowMapper(
             self._chain,
             connections=self._connections.values(),
@@ -772,16 +783,25 @@ class Engine:
             commits=self._commits,
             queries=self.queries,
             non_persistent=self.non_persistent,
+            rates=self.hop_rates,
             members_of=self.members_of,
             now_ms=now_ms,
             running_max=running_max,
-        ).made()
+        )
 
     def statistics(self) -> EngineStatistics:
         """All numbers at this moment."""
+        wall_ms = self._chain.clock.wall_ms()
+        return msgspec.structs.replace(
+            self.totals(),
+            topics=tuple([topic_statistics(each, wall_ms) for each in self.topics()]),
+            non_persistent=tuple([each.statistics() for each in self.non_persistent]),
+        )
+
+    def totals(self) -> EngineStatistics:
+        """The same without topics: as quick however many there are."""
         chain, commits, counters = self._chain, self._commits, self.counters
         connections = self._connections.values()
-        wall_ms = chain.clock.wall_ms()
         return EngineStatistics(
             published=counters.published,
             confirmed=counters.confirmed,
@@ -810,11 +830,10 @@ class Engine:
             is_log_held=commits.is_held,
             is_store_busy=commits.busy.is_busy(chain.now_ms),
             is_failed=commits.failure is not None,
-            topics=tuple(topic_statistics(each, wall_ms) for each in self.topics()),
             requests=self.request_queue.statistics(),
             draining=self._pipeline.draining,
             dropped_after_close=counters.dropped_after_close,
-            non_persistent=tuple(each.statistics() for each in self.non_persistent),
+            non_persistent_topics=len(self.non_persistent),
             non_persistent_published=self.non_persistent.published_messages,
             non_persistent_dropped=self.non_persistent.dropped_messages,
         )
@@ -827,6 +846,16 @@ class Engine:
             self._chain.mark(connection)
         self._chain.refresh_gates()
         self._chain.request_turn()
+
+    def credits_in_use(self) -> Iterator[tuple[str, Credit]]:
+        """Every hop that there is, with its name; the broker may go on in between."""
+        for connection in list(self._connections.values()):
+            for channel in list(connection.channels.values()):
+                yield "reader_channel", channel.credit
+                for credit in list(channel.queue_credits.values()):
+                    yield "channel_queue", credit
+        for queue in list(self._registry.queues.values()):
+            yield "queue_log", queue.log_credit
 
     def _credits(self, hop: str) -> Iterator[Credit]:
         if hop == "queue_log":

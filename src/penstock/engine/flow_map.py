@@ -7,14 +7,16 @@ the diagnosis can walk the chain.
 
 Views are made of every stage that is held or has work that is spread over turns, of those it names
 (its channels, its queues), and of subscriptions with something ready; of the others only so many as
-somebody wants to see. All of them are counted. So ten thousand idle connections cost two looks
-each, not twenty thousand views.
+somebody wants to see, the busiest first. All of them are counted. So ten thousand idle connections
+cost two looks each, not twenty thousand views; and a map of very many is made in steps, with turns
+of the broker in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import heappush, heappushpop
+from typing import Final, Literal, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -27,6 +29,7 @@ from penstock.engine.flow_context import FlowContext
 from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import PoolHolder
 from penstock.engine.registry import Registry
+from penstock.engine.sampler import HopRates
 from penstock.engine.spark.query import PREFIX
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
@@ -40,7 +43,6 @@ from penstock.flow.diagnosis import (
     GroupView,
     Ref,
     StageView,
-    State,
     SyncView,
     TroubleView,
     UndoneView,
@@ -52,14 +54,25 @@ from penstock.flow.rate import TokenBucket
 from penstock.flow.reason import Reason, id_of
 from penstock.log.encode import Appending
 from penstock.model.errors import AlreadyExists
-from penstock.model.names import TopicName
+from penstock.model.names import TopicName, topic_of_id
 from penstock.model.record import Record
+
+T = TypeVar("T")
 
 EVERY_STAGE: Final = 1 << 62
 
-DETAILS_MAX: Final = 1000
+DETAILS_MAX: Final = 300
 """Held connections and their channels that are looked at closely; of more only what the diagnosis
-needs: ten thousand of them wait for the same few."""
+needs: ten thousand of them wait for the same few, and are one view for each of those."""
+
+READERS_MAX: Final = 200
+"""Subscriptions of which something is to be said that are looked at closely: who was read lately
+first, then by what is ready."""
+
+VIEW: Final = 1.0
+BRIEF: Final = 0.3
+LOOK: Final = 0.1
+"""Steps that a view of a stage is, one of very many, and a look without one."""
 
 SLOW_SYNC_MS: Final = 1000
 """A sync under way for so long is said to be slow, whoever waits for it."""
@@ -109,11 +122,13 @@ class FlowMapper:
         commits: Commits,
         queries: QueryService,
         non_persistent: NonPersistentTopics,
+        rates: HopRates,
         members_of: Sequence[MembersOf] = (),
         now_ms: int,
         running_max: int = EVERY_STAGE,
     ) -> None:
         self._members_of = members_of
+        self._rates = rates
         self._chain = chain
         self._connections = connections
         self._draining = draining
@@ -131,62 +146,111 @@ class FlowMapper:
         # Queues that a held channel hands messages to: the diagnosis walks on to them.
         self._named: set[Queue] = set()
         self._keepers: dict[PoolHolder | None, str] = {}
+        # Held connections beyond those, by what they wait for.
+        self._groups: dict[tuple[Reason, str], StageView] = {}
+        # Subscriptions of which something is to be said, the least important one first.
+        self._readers: list[tuple[tuple[bool, int, int], Topic, Subscription]] = []
+        self._noteworthy = 0
 
     def made(self) -> FlowMap:
+        """All of it at once."""
+        return finished(self.steps())
+
+    def steps(self) -> Generator[float, None, FlowMap]:
+        """In steps, so that others may have their turns; the stages are not of one moment then."""
         self._add_log()
-        self._add_connections()
-        self._add_draining()
+        yield from self._add_readers()
+        yield from self._add_connections()
+        yield from self._add_draining()
+        self._add_groups()
         self._add_sinks()
-        self._add_queues()
-        for topic in self._registry.topics.values():
-            self._add_subscriptions(topic)
+        yield from self._add_queues()
+        yield from self._add_subscriptions()
         self._add_troubles()
         self._map.host = self._chain.run_delay.view()
-        for direct in self._non_persistent:
-            for subscription in direct.subscriptions.values():
+        for direct in list(self._non_persistent):
+            for subscription in list(direct.subscriptions.values()):
                 # Nothing ever waits in them: shown while there is place.
                 if self._spare > 0:
                     self._spare -= 1
                     name = quote(subscription.name, safe="")
                     place = {"id": f"sub/{direct.name.id_part}/{name}"}
                     self._add(replace(subscription.view(), belongs_to=direct.name.id, **place))
+                    yield VIEW
                 else:
                     self._map.stages_total += 1
+                    yield LOOK
         return self._map
 
-    def _add_connections(self) -> None:
+    def _add_readers(self) -> Iterator[float]:
+        """Subscriptions of which something is to be said are found; there may be very many."""
+        for topic in list(self._registry.topics.values()):
+            for subscription in list(topic.subscriptions.values()):
+                yield LOOK
+                if subscription.name.startswith(PREFIX) or not subscription.is_noteworthy:
+                    continue
+                self._noteworthy += 1
+                weight = (subscription.was_read, subscription.counts()[0], -self._noteworthy)
+                entry = (weight, topic, subscription)
+                if len(self._readers) < READERS_MAX:
+                    heappush(self._readers, entry)
+                else:
+                    heappushpop(self._readers, entry)
+
+    def _add_connections(self) -> Iterator[float]:
         found, chain = self._map, self._chain
         queues = len(self._registry.queues)
         # What runs is shown while there is place; each kind has a part of it that others leave.
         spare = max(self._running_max // 3, self._running_max - 2 * queues)
+        busy = self._rates.busy_connections.shown
         is_alarmed = chain.alarms.is_raised
         is_quiet = not chain.journal.open
-        for connection in self._connections:
-            channels = connection.channels
+        for connection in self._busiest_first():
+            channels = list(connection.channels.values())
             if (is_quiet or not _is_held(connection)) and connection.undone is None:
-                if spare <= 0:
+                if spare <= 0 and connection.connection_id not in busy:
                     found.stages_total += 1 + len(channels)
                     found.stages_held += is_alarmed
+                    yield LOOK
                     continue
                 spare -= 1 + len(channels)
                 self._spare -= 1 + len(channels)
             elif self._details <= 0 and connection.gate.reasons:
                 self._brief(connection)
+                yield BRIEF
                 continue
             else:
                 self._details -= 1 + len(channels)
             view = _connection(connection, chain.alarms.raised, self._now_ms)
+            hops = [(each.stage.id, self._rates.channel(each)) for each in channels]
+            view = replace(view, per_s=self._rates.connection(connection), hops=_moving(hops))
             self._add(self._with_room(connection, view))
-            for channel in channels.values():
-                view = _channel(channel, self._now_ms)
+            yield VIEW
+            for channel in channels:
+                view = self._channel(channel)
                 if view.is_held:
                     self._named.update(channel.queue_credits)
                 self._add(view)
+                yield VIEW
 
-    def _add_draining(self) -> None:
+    def _busiest_first(self) -> list[Connection]:
+        """All that live; those that are shown, if not all are, are those with most to do."""
+        found = list(self._connections)
+        busy = self._rates.busy_connections.shown
+        if busy and len(found) > self._running_max // 3:
+            found.sort(key=lambda each: -busy.get(each.connection_id, 0.0))
+        return found
+
+    def _channel(self, channel: Channel) -> StageView:
+        view, rates = _channel(channel, self._now_ms), self._rates
+        hops = [(each.stage.id, rates.hop(channel, each)) for each in list(channel.queue_credits)]
+        return replace(view, per_s=rates.channel(channel), hops=_moving(hops))
+
+    def _add_draining(self) -> Iterator[float]:
         """Channels that outlive their connection because their publishes are held (D23)."""
         left = DETAILS_MAX
-        for channel in self._draining:
+        for channel in list(self._draining):
+            yield BRIEF
             if not channel.connection.is_closed:
                 continue
             if left <= 0:
@@ -198,32 +262,52 @@ class FlowMapper:
             self._add(_channel(channel, self._now_ms))
 
     def _brief(self, connection: Connection) -> None:
-        """One of very many that are held: its weight and whom it waits for; channels counted."""
+        """One of very many that are held: those that wait for the same are one view."""
         reason, culprit = _gate_reason(connection)
         episodes, now_ms = connection.stage.episodes, self._now_ms
-        state: State = "blocked" if reason.is_resource else "flow"
-        view = StageView(
-            "connection",
-            connection.name,
-            state,
-            reason,
-            str(culprit),
-            episodes.since_ms(now_ms),
-            id=connection.stage.id,
-            waits_for=_waits_for(reason, culprit),
-        )
-        recent = episodes.share(now_ms, RECENT_MS)
-        stalls = episodes.stalls(now_ms, RECENT_MS)
-        view = replace(view, share=episodes.share(now_ms), recent=recent, stalls=stalls)
-        self._add(self._with_room(connection, view))
+        self._map.stages_total += 1
+        self._map.stages_held += 1
+        waits_for = _waits_for(reason, culprit)
+        own = [each for each in connection.channels.values() if each.stage.id == id_of(culprit)]
+        # Who waits for a channel of its own is one of all that do, whatever it is called.
+        key = (reason, "" if own else waits_for)
+        group = self._groups.get(key)
+        if group is not None:
+            since_ms = episodes.since_ms(now_ms)
+            known_ms = group.since_ms if group.since_ms is not None else now_ms
+            self._groups[key] = replace(
+                group,
+                others=group.others + 1,
+                since_ms=min(known_ms, now_ms if since_ms is None else since_ms),
+            )
+        else:
+            view = StageView(
+                "connection",
+                connection.name,
+                "blocked" if reason.is_resource else "flow",
+                reason,
+                str(culprit),
+                episodes.since_ms(now_ms),
+                id=connection.stage.id,
+                waits_for=waits_for,
+                share=episodes.share(now_ms),
+                recent=episodes.share(now_ms, RECENT_MS),
+                stalls=episodes.stalls(now_ms, RECENT_MS),
+            )
+            self._groups[key] = self._with_room(connection, view)
+            for channel in own:
+                self._add(self._channel(channel))
         for channel in connection.channels.values():
-            if channel.stage.id == id_of(culprit):
-                self._add(_channel(channel, self._now_ms))
+            if group is None and channel in own:
                 continue
             self._map.stages_total += 1
             if channel.stage.is_blocked:
                 self._named.update(channel.queue_credits)
             self._map.stages_held += channel.stage.is_blocked or channel.hold is not None
+
+    def _add_groups(self) -> None:
+        # Each was counted when it was looked at.
+        self._map.views += self._groups.values()
 
     def _with_room(self, connection: Connection, view: StageView) -> StageView:
         """The same; when it lacks room, with the name of who has it."""
@@ -262,17 +346,25 @@ class FlowMapper:
                 )
             )
 
-    def _add_queues(self) -> None:
+    def _add_queues(self) -> Iterator[float]:
         log = (self._chain.log,)
         spare = max(self._running_max // 3, self._spare // 2)
-        for queue in self._registry.queues.values():
-            if queue.stage.episodes.is_lingering or queue in self._named or spare > 0:
-                spare -= 1
+        busy, rates = self._rates.busy_queues.shown, self._rates
+        # The place of those with most to do is kept for them.
+        spare -= min(spare, len(busy))
+        for queue in list(self._registry.queues.values()):
+            is_busy = queue.queue_id in busy
+            if queue.stage.episodes.is_lingering or queue in self._named or is_busy or spare > 0:
+                spare -= not is_busy
                 self._spare -= 1
                 view = _stage(queue.stage, self._now_ms, log)
-                self._add(replace(view, belongs_to=queue.topic.name.id))
+                per_s = rates.queue(queue)
+                hops = _moving([(log[0].id, per_s)])
+                self._add(replace(view, belongs_to=queue.topic.name.id, per_s=per_s, hops=hops))
+                yield VIEW
             else:
                 self._map.stages_total += 1
+                yield LOOK
 
     def _add_log(self) -> None:
         """The last stage: what holds it is the disk itself, so it never counts as held back."""
@@ -291,6 +383,7 @@ class FlowMapper:
             refusing=refusing,
             refusal="" if refusal is None else refusal.kind.value,
             id=log.id,
+            per_s=self._rates.log,
             sync=SyncView(
                 since_ms,
                 age_ms,
@@ -301,15 +394,40 @@ class FlowMapper:
         )
         self._add(view)
 
-    def _add_subscriptions(self, topic: Topic) -> None:
-        for subscription in topic.subscriptions.values():
-            if subscription.name.startswith(PREFIX):
-                self._query(topic, subscription.name.removeprefix(PREFIX))
-            elif self._spare > 0 or subscription.is_noteworthy:
-                self._spare -= 1
-                self._add(self._subscription(topic, subscription))
-            else:
-                self._map.stages_total += 1
+    def _add_subscriptions(self) -> Iterator[float]:
+        """What is to be said something of, the busiest, and others while there is place."""
+        chosen = {each[2] for each in self._readers}
+        chosen |= self._holding()
+        busy = self._rates.busy_subscriptions.shown
+        for topic in list(self._registry.topics.values()):
+            for subscription in list(topic.subscriptions.values()):
+                if subscription.name.startswith(PREFIX):
+                    self._query(topic, subscription.name.removeprefix(PREFIX))
+                    yield VIEW
+                    continue
+                is_shown = subscription in chosen or subscription.subscription_id in busy
+                if is_shown or self._spare > len(chosen) + len(busy):
+                    self._spare -= not is_shown
+                    self._add(self._subscription(topic, subscription))
+                    yield 2 * VIEW
+                else:
+                    self._map.stages_total += 1
+                    yield LOOK
+
+    def _holding(self) -> set[Subscription]:
+        """Readers of topics that are full, and hold who publishes to them."""
+        names = {
+            topic_of_id(view.waits_for[view.waits_for.index("topic/") :])
+            for view in self._map.views
+            if view.waits_for.startswith("limit/") and "topic/" in view.waits_for
+        }
+        topics = [self._registry.topics.get(each) for each in names]
+        return {
+            subscription
+            for topic in topics
+            if topic is not None
+            for subscription in topic.subscriptions.values()
+        }
 
     def _subscription(self, topic: Topic, subscription: Subscription) -> StageView:
         view = subscription.view()
@@ -322,6 +440,7 @@ class FlowMapper:
             id=sub_id,
             waits_for=f"limit/unacked_max/{sub_id}" if view.is_held else "",
             belongs_to=topic.name.id,
+            per_s=self._rates.subscription(subscription),
             group=next((each for each in found if each is not None and each.members), None),
         )
 
@@ -373,10 +492,8 @@ class FlowMapper:
 
     def _has_unread(self, topic_id: str) -> bool:
         """Whether something lies in a topic that nobody takes."""
-        for topic in self._registry.topics.values():
-            if topic.name.id == topic_id:
-                return ready_messages(topic) > 0
-        return False
+        topic = self._registry.topics.get(topic_of_id(topic_id))
+        return topic is not None and ready_messages(topic) > 0
 
     def _query(self, topic: Topic, name: str) -> None:
         query = self._queries.registry.queries.get(name)
@@ -387,6 +504,23 @@ class FlowMapper:
         self._map.views.append(view)
         self._map.stages_total += 1
         self._map.stages_held += view.is_held
+
+
+def finished(steps: Generator[float, None, T]) -> T:
+    """What comes of steps that are all made at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def _moving(hops: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Only those on which something goes, and not for ever many."""
+    return tuple([each for each in hops if each[1] > 0][:HOPS_MAX])
+
+
+HOPS_MAX: Final = 100
 
 
 def _is_held(connection: Connection) -> bool:

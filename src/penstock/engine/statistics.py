@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.engine.non_persistent import NonPersistentStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
-from penstock.engine.topic import Topic, backlog_bytes, oldest_age_ms, ready_messages
+from penstock.engine.topic import Topic, furthest_behind
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
 
@@ -102,7 +102,7 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     is_log_held: bool
     is_store_busy: bool
     is_failed: bool
-    topics: tuple[TopicStatistics, ...]
+    topics: tuple[TopicStatistics, ...] = ()
     requests: tuple[RequestClassStatistics, ...] = ()
     """Classes of requests that fail fast (F5)."""
     draining: int = 0
@@ -111,6 +111,7 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     """Of those, ever, how many were dropped in the end."""
     non_persistent: tuple[NonPersistentStatistics, ...] = ()
     """Topics without a log."""
+    non_persistent_topics: int = 0
     non_persistent_published: int = 0
     """Messages published to those, ever, also to those that are gone."""
     non_persistent_dropped: int = 0
@@ -118,19 +119,20 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
-    subscriptions = tuple(each.statistics() for each in topic.subscriptions.values())
+    subscriptions = tuple([each.statistics() for each in topic.subscriptions.values()])
+    ready, size, age_ms = furthest_behind(topic, wall_ms)
     return TopicStatistics(
         name=str(topic.name),
         is_durable=topic.is_durable,
         queues=len(topic.queues),
-        messages_in=sum(queue.index.next_offset for queue in topic.queues),
+        messages_in=sum([queue.index.next_offset for queue in topic.queues]),
         messages_kept=sum(
-            queue.index.next_offset - queue.index.min_offset for queue in topic.queues
+            [queue.index.next_offset - queue.index.min_offset for queue in topic.queues]
         ),
-        ready=ready_messages(topic),
-        unacked=sum(each.unacked for each in subscriptions),
-        backlog_bytes=backlog_bytes(topic),
-        oldest_age_ms=oldest_age_ms(topic, wall_ms),
+        ready=ready,
+        unacked=sum([each.unacked for each in subscriptions]),
+        backlog_bytes=size,
+        oldest_age_ms=age_ms,
         subscriptions=subscriptions,
     )
 

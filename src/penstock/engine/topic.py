@@ -600,14 +600,33 @@ def ready_messages(topic: Topic) -> int:
     return max((_ready(each, topic) for each in holders(topic)), default=0)
 
 
-def backlog_bytes(topic: Topic) -> int:
-    """Log bytes from the slowest holder's low mark to the end."""
-    return max((_backlog(each, topic) for each in holders(topic)), default=0)
-
-
 def oldest_age_ms(topic: Topic, wall_ms: int) -> int:
     """Age of the oldest message that some holder has not settled; 0 when there is none."""
     return max((_age_ms(each, topic, wall_ms) for each in holders(topic)), default=0)
+
+
+def furthest_behind(topic: Topic, wall_ms: int) -> tuple[int, int, int]:
+    """Of the slowest holder: messages not given to it, log bytes from its low mark to the end.
+
+    And the age of the oldest message that some holder has not settled.
+    """
+    ready = size = age_ms = 0
+    for holder in holders(topic):
+        if _is_done(holder, topic):
+            continue
+        ready = max(ready, _ready(holder, topic))
+        size = max(size, _backlog(holder, topic))
+        age_ms = max(age_ms, _age_ms(holder, topic, wall_ms))
+    return ready, size, age_ms
+
+
+def _is_done(subscription: Subscription, topic: Topic) -> bool:
+    """Whether it has settled all there is: most have, most of the time."""
+    for queue in topic.queues:
+        queue_id, end = queue.queue_id, queue.index.next_offset
+        if subscription.reads(queue_id) and subscription.low_mark(queue_id) < end:
+            return False
+    return True
 
 
 def _queues(subscription: Subscription, topic: Topic) -> list[Queue]:

@@ -116,6 +116,13 @@ class StageView(msgspec.Struct, frozen=True):
     sync: "SyncView | None" = None
     """Log: what the disk does."""
 
+    per_s: float = 0.0
+    """Messages a second through it; of a subscription those that are settled."""
+    hops: tuple[tuple[str, float], ...] = ()
+    """(id of a stage, messages a second that go to it), where any do."""
+    others: int = 0
+    """Connection: so many more wait for the same as it does, and have no view of their own."""
+
     @property
     def label(self) -> str:
         return stage_label(self.kind, self.name)
@@ -685,7 +692,7 @@ def _alarm(reason: Reason, held: list[StageView], alarm: AlarmView | None) -> Fi
         cause=reason.value,
         since_ms=since_ms,
         waiters=tuple([_waiter(each) for each in blocked[:WAITERS_MAX]]),
-        waiters_total=len(blocked),
+        waiters_total=len(blocked) + sum([each.others for each in blocked]),
         path=(*[each.key for each in blocked[:1]], f"alarm/{reason.value}"),
         do=_advice(f"alarm/{reason.value}", reason.value),
     )
@@ -698,7 +705,11 @@ _CHAIN_MAX: Final = 16
 
 def _publishers(held: list[StageView]) -> str:
     # Channels of a held connection wait with it; people count connections.
-    blocked = sum(stage.state == "blocked" for stage in held if stage.kind == "connection")
+    blocked = sum(
+        1 + stage.others
+        for stage in held
+        if stage.kind == "connection" and stage.state == "blocked"
+    )
     sinks = sum(stage.kind == "sink" for stage in held)
     if sinks:
         of_spark = "1 sink of Spark" if sinks == 1 else f"{sinks} sinks of Spark"
@@ -1383,7 +1394,8 @@ class _FindingsByEnd:
         end = finding.culprit.id
         self._starts.setdefault(end, []).append(start)
         if start.kind in _PUBLISHERS:
-            self._waiting[end] = self._waiting.get(end, 0.0) + start.weight
+            weight = start.weight * (1 + start.others)
+            self._waiting[end] = self._waiting.get(end, 0.0) + weight
         else:
             # Fifty queues that wait for the log at the same time wait once, and nobody for them.
             self._unfelt[end] = max(self._unfelt.get(end, 0.0), start.weight)
@@ -1419,7 +1431,7 @@ class _FindingsByEnd:
             since_ms=_oldest(waiting or starts),
             is_now=any(each.state != "running" for each in starts),
             waiters=tuple([_waiter(each) for each in waiting[:WAITERS_MAX]]),
-            waiters_total=len(waiting),
+            waiters_total=len(waiting) + sum([each.others for each in waiting]),
             starved=self._starved(waiting, finding),
         )
 

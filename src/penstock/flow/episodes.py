@@ -17,6 +17,7 @@ Not here: what a stage is held by now (``Stage.blocked_by``, ``Gate.reasons``).
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -222,6 +223,8 @@ class Episodes:
     def share(self, now_ms: int, window_ms: int | None = None) -> float:
         """Fraction of the last window, or a smaller one, in which some reason held the stage."""
         if isinstance(self._share, int):
+            if self._stalled_since_ms is None:
+                return 0.0  # a look at very many makes nothing for each of them
             self._share = StallShare(self._share)
         return self._share.share(now_ms, self._stalled_since_ms, window_ms)
 
@@ -455,13 +458,11 @@ class Journal:
         self._edges.clear()
         return taken
 
-    def unfinished(self, now_ms: int) -> list[tuple[str, Reason, int]]:
+    def unfinished(self, now_ms: int) -> Iterator[tuple[str, Reason, int]]:
         """(kind, reason, time held so far) of every open episode of any stage."""
-        return [
-            (episodes.kind, reason, held_ms)
-            for episodes in self.open
-            for reason, held_ms in episodes.unfinished(now_ms)
-        ]
+        for episodes in list(self.open):
+            for reason, held_ms in episodes.unfinished(now_ms):
+                yield episodes.kind, reason, held_ms
 
     @property
     def next_deadline_ms(self) -> int | None:

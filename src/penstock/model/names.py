@@ -8,7 +8,7 @@ adapter; this file knows only the neutral form and which names are internal.
 
 import re
 from typing import Final, Literal, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 Domain = Literal["persistent", "non-persistent"]
 """Whether a topic is over the log; Pulsar's words, which are a part of its names."""
@@ -58,6 +58,14 @@ class TopicName(NamedTuple):
     def is_hidden(self) -> bool:
         """True for names that belong to Penstock or to one protocol's own machinery."""
         return self.name.startswith(HIDDEN_PREFIXES)
+
+
+def topic_of_id(topic_id: str) -> TopicName:
+    """The topic that is called so by programs (``TopicName.id``)."""
+    name, *rest = topic_id.removeprefix("topic/").split("@")
+    space = unquote(rest[0]) if rest else ""
+    domain: Domain = NON_PERSISTENT if len(rest) > 1 else PERSISTENT
+    return TopicName(space, unquote(name), domain)
 
 
 def object_id(kind: str, *parts: object) -> str:

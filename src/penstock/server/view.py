@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable, Collection, Generator, Iterator
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
 from penstock.engine.broker import Engine
-from penstock.engine.statistics import EngineStatistics
+from penstock.engine.statistics import TopicStatistics, topic_statistics
 from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
@@ -26,16 +25,15 @@ from penstock.settings.load import Settings
 from penstock.telemetry.flow_api import (
     STAGES_MAX,
     FlowEvents,
+    FlowPage,
     LimitView,
-    flow_page,
+    flow_page_steps,
     flow_record,
     lease_event,
 )
-from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
+from penstock.telemetry.metrics import SERIES_MAX, Exposition
+from penstock.telemetry.rabbitmq_metrics import rabbitmq_steps
 from penstock.telemetry.statistics import ProcessStatistics
-
-if TYPE_CHECKING:
-    from penstock.telemetry.metrics import Exposition
 
 
 class BrokerView:
@@ -65,9 +63,11 @@ class BrokerView:
         self._lag = lag
         self._http_limit = http_limit
         self._marks = marks
-        self._flow = CachedPage(self._make_flow_page)
-        self._metrics: CachedPage[bytes] | None = None
-        self._rabbitmq_metrics = CachedPage(lambda: rabbitmq_page(*self._gather()))
+        self._flow = CachedPage(self._flow_steps)
+        self._exposition = Exposition(engine.counter_families, engine)
+        self._metrics = CachedPage(lambda: self._metrics_steps(is_all=False))
+        self._whole_metrics = CachedPage(lambda: self._metrics_steps(is_all=True))
+        self._rabbitmq_metrics = CachedPage(self._rabbitmq_steps)
         self.events = FlowEvents(clock)
         self.state = "starting"
 
@@ -84,34 +84,53 @@ class BrokerView:
         alarms = [reason.value for reason in self._engine.alarms.raised]
         return Readiness(self.state == "running", self.state, alarms, self._marks)
 
-    def flow_page(self) -> dict[str, Any]:
-        """Who is slow, who waits for whom, and why."""
-        return self._flow.get()
+    async def flow_page(self) -> bytes:
+        """Who is slow, who waits for whom, and why, as JSON."""
+        return (await self._flow.get()).body
 
-    async def metrics_page(self) -> bytes:
-        """All metrics; the first call imports the library, beside the loop."""
-        if self._metrics is None:
-            metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
-            exposition: Exposition = metrics.Exposition(
-                self._gather, self._engine.counter_families, self._engine
-            )
-            self._metrics = CachedPage(exposition.page)
-        return self._metrics.get()
+    async def metrics_page(self, *, is_all: bool = False) -> list[bytes]:
+        """All metrics, in pieces of text; of very many topics some by name, or all of them."""
+        return await (self._whole_metrics if is_all else self._metrics).get()
 
-    def rabbitmq_metrics_page(self) -> bytes:
+    async def rabbitmq_metrics_page(self) -> bytes:
         """What dashboards made for RabbitMQ need."""
-        return self._rabbitmq_metrics.get()
+        return await self._rabbitmq_metrics.get()
 
-    def _make_flow_page(self) -> dict[str, Any]:
+    def _flow_steps(self) -> Steps[FlowPage]:
         self.take_events()
-        return flow_page(
-            self._engine.flow_map(self._clock.monotonic_ms(), STAGES_MAX),
-            requests=self._engine.request_queue.statistics(),
-            limits=self._limits(),
-            events=self.events.recent,
-            events_dropped=self._engine.flow_events_dropped,
-            clock=self._clock,
+        stages = yield from self._engine.flow_map_steps(self._clock.monotonic_ms(), STAGES_MAX)
+        return (
+            yield from flow_page_steps(
+                stages,
+                requests=self._engine.request_queue.statistics(),
+                limits=self._limits(),
+                events=self.events.recent,
+                events_dropped=self._engine.flow_events_dropped,
+                clock=self._clock,
+            )
         )
+
+    def _metrics_steps(self, *, is_all: bool) -> Steps[list[bytes]]:
+        named: Collection[str] = ()
+        if not is_all and self._engine.topics_total > SERIES_MAX:
+            named = (yield from self._flow_steps()).named
+        process = yield from self._process_steps()
+        topics = self._topic_statistics()
+        return (
+            yield from self._exposition.steps(
+                self._engine.totals(), process, topics, named=named, is_all=is_all
+            )
+        )
+
+    def _rabbitmq_steps(self) -> Steps[bytes]:
+        process = yield from self._process_steps()
+        topics = self._topic_statistics()
+        return (yield from rabbitmq_steps(self._engine.totals(), process, topics))
+
+    def _topic_statistics(self) -> Iterator[TopicStatistics]:
+        wall_ms = self._clock.wall_ms()
+        for topic in self._engine.topics():
+            yield topic_statistics(topic, wall_ms)
 
     def _limits(self) -> list[LimitView]:
         engine, probes = self._engine, self._probes
@@ -173,11 +192,15 @@ class BrokerView:
             ),
         ]
 
-    def _gather(self) -> tuple[EngineStatistics, ProcessStatistics]:
+    def _process_steps(self) -> Steps[ProcessStatistics]:
         self.take_events()
+        stalled_ms = self.events.stalled_ms_with(())
+        for kind, reason, held_ms in self._engine.unfinished_episodes():
+            stalled_ms[kind, reason.value] = stalled_ms.get((kind, reason.value), 0) + held_ms
+            yield CHEAP
+        credit_min = yield from self._credit_steps()
         probes, limit, store = self._probes, self._pumps.limit, self._store
-        unfinished = self._engine.unfinished_episodes()
-        return self._engine.statistics(), ProcessStatistics(
+        return ProcessStatistics(
             durability=self._settings.storage.durability,
             memory_used=probes.memory_used,
             memory_limit=probes.memory_limit,
@@ -196,11 +219,11 @@ class BrokerView:
             log_bytes_appended_total=store.counters.bytes_appended,
             append_failures_total=store.counters.append_failures,
             corrupt_records_total=store.corrupt_records,
-            stalled_ms_total=self.events.stalled_ms_with(unfinished),
+            stalled_ms_total=stalled_ms,
             episodes_total=self.events.episodes,
             events_appended_total=self._engine.flow_topic.appended,
             events_dropped_total=self._engine.flow_topic.dropped,
-            credit_min=self._credit_min(),
+            credit_min=credit_min,
             turns_paced_total=self._turns.turns_delayed,
             syncs_paced_total=self._turns.pacing.syncs_delayed,
             sync_seconds=self._turns.sync_seconds,
@@ -208,60 +231,93 @@ class BrokerView:
             lag_seconds=self._lag.histogram,
         )
 
-    def _credit_min(self) -> dict[str, int]:
+    def _credit_steps(self) -> Steps[dict[str, int]]:
+        """Hop -> the least credit anybody on it has left."""
         flow = self._settings.flow
         least = {
             "reader_channel": flow.reader_channel_credit,
             "channel_queue": flow.channel_queue_credit,
             "queue_log": flow.queue_log_credit,
         }
-        for connection in self._engine.connections:
-            for channel in connection.channels.values():
-                least["reader_channel"] = min(least["reader_channel"], channel.credit.available)
-                for credit in channel.queue_credits.values():
-                    least["channel_queue"] = min(least["channel_queue"], credit.available)
-        for topic in self._engine.topics():
-            for queue in topic.queues:
-                least["queue_log"] = min(least["queue_log"], queue.log_credit.available)
+        for hop, credit in self._engine.credits_in_use():
+            least[hop] = min(least[hop], credit.available)
+            yield CHEAP
         return least
 
 
-# ---- rationed -----------------------------------------------------------------------------------
-# Pages that cost time are kept for a while: looking must not slow what is looked at.
+# ---- pages in pieces ----------------------------------------------------------------------------
+# Pages that cost time are made in pieces and kept for a while: looking must not slow what is looked
+# at.
 #
-# A page that took 1 ms to make is made anew after 4 ms; one that took 100 ms (10,000 connections,
-# all of them held) is shown for 400 ms. So all viewers together take at most ``SHARE`` of the loop,
-# however many they are and however often they ask, and a small broker's pages are always fresh.
+# What makes a page is a generator of steps, each about as much work as a look at one topic; after
+# ``STEPS_A_PIECE`` of them everybody else has a turn. Whoever asks meanwhile waits for the same
+# page. One that took 1 ms to make is made anew after 4 ms; one that took 100 ms (10,000 queues) is
+# shown for 400 ms. So all viewers together take at most ``SHARE`` of the loop, however many they
+# are and however often they ask, and a small broker's pages are always fresh.
 
 
 T = TypeVar("T")
+Steps = Generator[float, None, T]
 
 SHARE: Final = 0.2
+STEPS_A_PIECE: Final = 80
+"""A millisecond, about; twice that on a machine with much to do."""
+CHEAP: Final = 0.05
+"""Steps that a look at a counter is."""
 
 
 class CachedPage(Generic[T]):
     """The latest page, made again when its age allows."""
 
-    __slots__ = ("_cost", "_made_at", "_make", "_page", "_timer")
+    __slots__ = ("_cost", "_made_at", "_make", "_making", "_page", "_timer")
 
     def __init__(
-        self, make: Callable[[], T], timer: Callable[[], float] = time.perf_counter
+        self, make: Callable[[], Steps[T]], timer: Callable[[], float] = time.perf_counter
     ) -> None:
         self._make = make
         self._timer = timer
         self._page: T | None = None
         self._made_at = 0.0
         self._cost = 0.0
+        self._making: asyncio.Task[T] | None = None
 
-    def get(self) -> T:
+    async def get(self) -> T:
         """The page, at most ``cost / SHARE`` seconds old."""
-        began = self._timer()
         page = self._page
-        if page is None or began - self._made_at >= self._cost * (1 / SHARE - 1):
-            page = self._page = self._make()
-            self._made_at = self._timer()
-            self._cost = self._made_at - began
-        return page
+        if self._making is None:
+            age = self._timer() - self._made_at
+            if page is not None and age < self._cost * (1 / SHARE - 1):
+                return page
+            self._making = asyncio.create_task(self._made())
+        # Who hangs up does not take it away from the others.
+        return await asyncio.shield(self._making)
+
+    async def _made(self) -> T:
+        cost = 0.0
+        try:
+            steps = self._make()
+            while True:
+                began = self._timer()
+                is_done, page = _piece(steps)
+                cost += self._timer() - began
+                if is_done:
+                    break
+                await asyncio.sleep(0)
+        finally:
+            self._making = None
+        self._page, self._cost, self._made_at = page, cost, self._timer()
+        return cast("T", page)
+
+
+def _piece(steps: Steps[T]) -> tuple[bool, T | None]:
+    """As many steps as may be made at once; whether that was all, and what came of it."""
+    left = float(STEPS_A_PIECE)
+    try:
+        while left > 0:
+            left -= next(steps)
+    except StopIteration as end:
+        return True, end.value
+    return False, None
 
 
 # ---- readiness ----------------------------------------------------------------------------------

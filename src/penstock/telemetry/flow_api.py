@@ -1,15 +1,16 @@
 """The flow map as ``/api/flow`` shows it: stages, findings, requests, limits, recent events.
 
 The page is bounded however many connections there are: held stages come first, then those with work
-that is spread over turns (``undone``), then the others up to ``STAGES_MAX``; what was left out is
-counted, never silently dropped. Findings are made from all held stages, shown or not.
+that is spread over turns (``undone``), what findings speak of and the log, then the busiest of
+every kind up to ``STAGES_MAX``; what was left out is counted, never silently dropped. Findings are
+made from all held stages, shown or not. It is made in steps (``server/view.py`` drives them).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,7 +53,16 @@ class LimitView(msgspec.Struct, frozen=True):
     """``used`` is what is left, and ``limit`` how much must be."""
 
 
-def flow_page(
+class FlowPage(msgspec.Struct, frozen=True):
+    """The page as it is sent."""
+
+    body: bytes
+    """JSON."""
+    named: frozenset[str]
+    """Ids of all that findings speak of."""
+
+
+def flow_page_steps(
     stages: FlowMap,
     *,
     limits: Iterable[LimitView],
@@ -60,21 +70,27 @@ def flow_page(
     clock: Clock,
     requests: Iterable[RequestClassStatistics] = (),
     events_dropped: int = 0,
-) -> dict[str, Any]:
-    """Everything an operator asks about flow, ready for JSON."""
+) -> Generator[float, None, FlowPage]:
+    """Everything an operator asks about flow, as JSON; in steps, a stage is one."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     views = stages.views
     findings = findings_of(views, stages.troubles, stages.alarms, stages.host)
+    yield len(views) / 10
     answer = answer_of(findings, views)
-    named = _named([answer, *findings[:FINDINGS_MAX]])
-    shown = sorted(views, key=lambda view: _rank(view, named))[:STAGES_MAX]
-    return {
+    named = frozenset(_named([answer, *findings[:FINDINGS_MAX]]))
+    shown = _shown(views, named)
+    yield len(views) / 10
+    rows: list[bytes] = []
+    for view in shown:
+        rows.append(_ENCODER.encode(_stage(view, offset_ms, named)))
+        yield 1
+    page = {
         "at_ms": clock.wall_ms(),
         "answer": _finding(answer, offset_ms),
         "diagnosis": _finding(answer, offset_ms),
         "findings": [_finding(each, offset_ms) for each in findings[:FINDINGS_MAX]],
         "findings_total": len(findings),
-        "stages": [_stage(view, offset_ms, named) for view in shown],
+        "stages": msgspec.Raw(b"[" + b",".join(rows) + b"]"),
         "stages_total": stages.stages_total,
         "stages_held": stages.stages_held,
         "stages_left_out": stages.stages_total - len(shown),
@@ -83,6 +99,27 @@ def flow_page(
         "events_dropped": events_dropped,
         "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
     }
+    return FlowPage(_ENCODER.encode(page), named)
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def _shown(views: Sequence[StageView], named: Collection[str]) -> list[StageView]:
+    """At most ``STAGES_MAX``: what matters first, and of the rest the busiest of every kind."""
+    ranked = sorted(views, key=lambda view: (_rank(view, named), -view.per_s))
+    first = [each for each in ranked if _rank(each, named) < REST]
+    rest: dict[str, list[StageView]] = {}
+    for each in ranked[len(first) :]:
+        rest.setdefault(each.kind, []).append(each)
+    left = max(0, STAGES_MAX - len(first))
+    kinds = sorted(rest.values(), key=len)
+    # Each kind has its part; what it does not need is for those with more.
+    for number, found in enumerate(kinds):
+        part = found[: left // (len(kinds) - number)]
+        left -= len(part)
+        first += part
+    return first[:STAGES_MAX]
 
 
 def _finding(finding: Finding, offset_ms: int) -> dict[str, Any]:
@@ -133,13 +170,16 @@ def _named(findings: Iterable[Finding]) -> set[str]:
     return named
 
 
-def _rank(view: StageView, named: set[str]) -> int:
-    """Who comes first: what is held, the log, what findings speak of, what is busy; the rest."""
+REST: Final = 3
+
+
+def _rank(view: StageView, named: Collection[str]) -> int:
+    """Who comes first: what is held, what goes on, what findings speak of and the log; the rest."""
     if view.is_held:
         return 0
     if view.undone is not None:
         return 1
-    return 2 if view.key in named or view.kind == "log" else 3
+    return 2 if view.key in named or view.kind == "log" else REST
 
 
 def _undone(undone: UndoneView | None, offset_ms: int) -> dict[str, Any] | None:
@@ -164,7 +204,7 @@ def _sync(sync: SyncView | None, offset_ms: int) -> dict[str, Any] | None:
     }
 
 
-def _stage(view: StageView, offset_ms: int, named: set[str]) -> dict[str, Any]:
+def _stage(view: StageView, offset_ms: int, named: Collection[str]) -> dict[str, Any]:
     # Whoever others wait for is slow, whatever it says of itself.
     is_blamed = view.kind == "log" and view.key in named and view.state == "running"
     progress = view.progress
@@ -183,6 +223,9 @@ def _stage(view: StageView, offset_ms: int, named: set[str]) -> dict[str, Any]:
         "culprit": str(view.culprit) or None,
         "since_ms": _wall(view.since_ms, offset_ms),
         "share": round(view.share, 3),
+        "per_s": round(view.per_s, 1),
+        "hops": [{"to": to, "per_s": round(per_s, 1)} for to, per_s in view.hops],
+        "others": view.others,
         "downstream": list(view.downstream),
         "ready": view.ready,
         "undone": _undone(view.undone, offset_ms),

@@ -1,25 +1,20 @@
 """Prometheus metrics: everything under ``penstock_``, made from statistics at the scrape (B2).
 
-The hot path counts plain integers; nothing of this runs until somebody asks. Topics and
-subscriptions are at most ``SERIES_MAX`` labelled objects per scrape: those with the most bytes
-behind keep their names, the rest is added up under ``other``, so a broker with 50,000 queues does
-not drown its monitoring.
+The hot path counts plain integers; nothing of this runs until somebody asks. Totals are always
+there. Topics and subscriptions are at most ``SERIES_MAX`` labelled objects per scrape, unless all
+are asked for: what findings speak of and those with the most bytes behind keep their names, the
+rest is added up under ``other``, so a broker with 50,000 queues does not drown its monitoring.
 
-Imports ``prometheus_client`` (0.1 s), so it is itself imported at the first scrape only.
+The page is made in steps (a generator that yields how much it did), because with so many topics it
+takes a tenth of a second: whoever drives it lets others have their turns in between. Written as
+text by ourselves: a library would want all of it at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from heapq import heappush, heappushpop
+from itertools import chain
+from typing import Final, Literal
+from urllib.parse import unquote
 
 from penstock import __version__
 from penstock.engine.broker import Engine
@@ -28,60 +23,109 @@ from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.statistics import CounterFamily, EngineStatistics, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
+from penstock.model.names import topic_of_id
 from penstock.telemetry.statistics import Histogram, ProcessStatistics
 
 SERIES_MAX: Final = 1000
 OTHER: Final = "other"
+LINES_A_STEP: Final = 15
+"""Lines of text that cost as much as a look at a topic: a step."""
 
-Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
-MetricColumn = tuple[str, str, Family, Callable[[Iterable[float]], float]]
-Gather = Callable[[], tuple[EngineStatistics, ProcessStatistics]]
+Kind = Literal["counter", "gauge", "histogram"]
+MetricColumn = tuple[str, str, Kind, Callable[[Iterable[float]], float]]
+Labels = tuple[str, ...]
+Row = tuple[float, ...]
+
+
+class Family:
+    """One metric: its head and its lines, in the Prometheus text format."""
+
+    __slots__ = ("_labels", "_name", "lines")
+
+    def __init__(self, kind: Kind, name: str, text: str, labels: Sequence[str] = ()) -> None:
+        self._name = f"{name}_total" if kind == "counter" else name
+        self._labels = tuple(labels)
+        told = text.replace("\\", "\\\\").replace("\n", "\\n")
+        self.lines = [f"# HELP {self._name} {told}\n", f"# TYPE {self._name} {kind}\n"]
+
+    def add(self, values: Labels, value: float, suffix: str = "") -> None:
+        labels = label_text(self._labels, values) if values else ""
+        self.lines.append(f"{self._name}{suffix}{labels} {float(value)!r}\n")
+
+    def add_prepared(self, labels: str, value: float) -> None:
+        """With labels that are text already."""
+        self.lines.append(f"{self._name}{labels} {float(value)!r}\n")
+
+
+def label_text(names: Sequence[str], values: Sequence[str]) -> str:
+    """``{topic="orders"}``."""
+    pairs = [f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)]
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 class Exposition:
     """The text page of one broker: frozen statistics, queries, and what adapters count."""
 
     def __init__(
-        self, gather: Gather, families: Iterable[CounterFamily] = (), engine: Engine | None = None
+        self, families: Iterable[CounterFamily] = (), engine: Engine | None = None
     ) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(gather))
-        self._registry.register(AdapterCounterCollector(families))
-        if engine is not None:
-            self._registry.register(QueryCollector(engine))
-            self._registry.register(SinkCollector(engine))
+        self._families = families
+        self._engine = engine
 
-    def page(self) -> bytes:
-        """All metrics in the Prometheus text format."""
-        return generate_latest(self._registry)
+    def steps(
+        self,
+        engine: EngineStatistics,
+        process: ProcessStatistics,
+        topics: Iterable[TopicStatistics],
+        *,
+        named: Collection[str] = (),
+        is_all: bool = False,
+    ) -> Generator[float, None, list[bytes]]:
+        """All metrics as pieces of text; ``topics`` is looked at one by one.
 
+        ``named``: ids of what must keep its name, whatever its backlog.
+        """
+        series = TopicSeries(named, None if is_all else SERIES_MAX)
+        count = 0
+        for topic in topics:
+            series.add(topic)
+            count += 1
+            yield 1
+        pieces: list[bytes] = []
+        for family in chain(self._fixed(engine, process), _topic_counts(count, series)):
+            pieces.append("".join(family.lines).encode())
+            yield 1 + len(family.lines) // LINES_A_STEP
+        for families in (series.topics, series.subscriptions):
+            for lines in families.lines():
+                pieces.append("".join(lines).encode())
+                yield 1 + len(lines) // LINES_A_STEP
+        return pieces
 
-class BrokerCollector(Collector):
-    """Turns statistics into metric families."""
-
-    def __init__(self, gather: Gather) -> None:
-        self._gather = gather
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything, freshly looked up."""
-        engine, process = self._gather()
+    def _fixed(self, engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Family]:
+        """What there is however many topics there are."""
         yield from _process(process)
         yield from _flow(engine, process)
         yield from _requests(engine.requests)
         yield from _episodes(process)
         yield from _messages(engine)
-        yield from _topics(engine.topics)
-        yield from _subscriptions(engine.topics)
+        yield from adapter_counters(self._families)
+        if self._engine is not None:
+            yield from query_families(self._engine)
+            yield from sink_families(self._engine)
 
 
-def _process(process: ProcessStatistics) -> Iterator[Metric]:
-    info = GaugeMetricFamily("penstock_build", "Version that runs", labels=["version"])
-    info.add_metric([__version__], 1)
+def _process(process: ProcessStatistics) -> Iterator[Family]:
+    info = Family("gauge", "penstock_build", "Version that runs", labels=["version"])
+    info.add((__version__,), 1)
     yield info
-    durability = GaugeMetricFamily(
-        "penstock_durability", "1 for the durability in force (P3)", labels=["mode"]
+    durability = Family(
+        "gauge", "penstock_durability", "1 for the durability in force (P3)", labels=["mode"]
     )
-    durability.add_metric([process.durability], 1)
+    durability.add((process.durability,), 1)
     yield durability
     yield _gauge("penstock_connections", "Protocol connections", process.connections)
     yield _gauge("penstock_connections_max", "Places for them", process.connections_max)
@@ -92,13 +136,14 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
         "Connections cut off in their handshake or by a mistake of ours",
         process.aborted_total,
     )
-    refused = CounterMetricFamily(
+    refused = Family(
+        "counter",
         "penstock_connections_refused",
         "Peers turned away before their first byte",
         labels=["reason"],
     )
     for reason, count in process.refused_total.items():
-        refused.add_metric([reason], count)
+        refused.add((reason,), count)
     yield refused
     yield _gauge("penstock_log_bytes", "Size of all segments", process.log_bytes)
     yield _counter(
@@ -131,41 +176,45 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     )
 
 
-def _requests(columns: Iterable[RequestClassStatistics]) -> Iterator[Metric]:
-    waiting = GaugeMetricFamily(
-        "penstock_requests_waiting", "Requests that wait for the log (F5)", labels=["class"]
+def _requests(columns: Iterable[RequestClassStatistics]) -> Iterator[Family]:
+    waiting = Family(
+        "gauge",
+        "penstock_requests_waiting",
+        "Requests that wait for the log (F5)",
+        labels=["class"],
     )
-    age = GaugeMetricFamily(
-        "penstock_request_age_seconds", "Age of the oldest of them", labels=["class"]
+    age = Family(
+        "gauge", "penstock_request_age_seconds", "Age of the oldest of them", labels=["class"]
     )
-    refused = CounterMetricFamily(
+    refused = Family(
+        "counter",
         "penstock_requests_refused",
         "Requests answered busy before anything was stored (F5, F6, F7)",
         labels=["class", "cause"],
     )
     for each in columns:
-        waiting.add_metric([each.request_class], each.waiting)
-        age.add_metric([each.request_class], each.age_ms / 1000)
+        waiting.add((each.request_class,), each.waiting)
+        age.add((each.request_class,), each.age_ms / 1000)
         for cause, count in each.refused.items():
-            refused.add_metric([each.request_class, cause], count)
+            refused.add((each.request_class, cause), count)
     yield waiting
     yield age
     yield refused
 
 
-def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metric]:
-    budget = GaugeMetricFamily(
-        "penstock_memory_budget_bytes", "Bytes in use of a named limit", labels=["pool"]
+def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Family]:
+    budget = Family(
+        "gauge", "penstock_memory_budget_bytes", "Bytes in use of a named limit", labels=["pool"]
     )
-    ceiling = GaugeMetricFamily("penstock_memory_budget_max_bytes", "That limit", labels=["pool"])
+    ceiling = Family("gauge", "penstock_memory_budget_max_bytes", "That limit", labels=["pool"])
     for pool, used, limit in (
         ("resident", process.memory_used, process.memory_limit),
         ("inflight", engine.inflight_bytes, process.inflight_bytes_max),
         ("unsent", engine.unsent_bytes, process.unsent_bytes_max),
         ("unsynced", engine.unsynced_bytes, process.unsynced_bytes_max),
     ):
-        budget.add_metric([pool], used)
-        ceiling.add_metric([pool], limit)
+        budget.add((pool,), used)
+        ceiling.add((pool,), limit)
     yield budget
     yield ceiling
     yield _gauge("penstock_disk_free_bytes", "Free disk", process.disk_free)
@@ -173,68 +222,73 @@ def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metr
     yield _gauge("penstock_unsynced_bytes", "Appended, not durable", engine.unsynced_bytes)
     yield _gauge("penstock_unsynced_messages", "Appended, not durable", engine.unsynced_messages)
     yield _gauge("penstock_write_buffers_free", "Write buffers free (F7)", engine.free_buffers)
-    alarm = GaugeMetricFamily("penstock_alarm", "1 while raised (F3)", labels=["alarm"])
-    alarm.add_metric(["memory"], engine.is_memory_alarmed)
-    alarm.add_metric(["disk"], engine.is_disk_alarmed)
+    alarm = Family("gauge", "penstock_alarm", "1 while raised (F3)", labels=["alarm"])
+    alarm.add(("memory",), engine.is_memory_alarmed)
+    alarm.add(("disk",), engine.is_disk_alarmed)
     yield alarm
-    held = GaugeMetricFamily("penstock_log_held", "1 while nothing is written", labels=["why"])
-    held.add_metric(["sync"], engine.is_log_held)
-    held.add_metric(["busy"], engine.is_store_busy)
-    held.add_metric(["failed"], engine.is_failed)
+    held = Family("gauge", "penstock_log_held", "1 while nothing is written", labels=["why"])
+    held.add(("sync",), engine.is_log_held)
+    held.add(("busy",), engine.is_store_busy)
+    held.add(("failed",), engine.is_failed)
     yield held
     yield _gauge(
         "penstock_connections_held", "Connections whose gate is closed", engine.connections_held
     )
-    credit = GaugeMetricFamily(
+    credit = Family(
+        "gauge",
         "penstock_flow_credit",
         "Least credit left on a hop (F1); 0 = somebody waits",
         labels=["hop"],
     )
     for hop, available in process.credit_min.items():
-        credit.add_metric([hop], available)
+        credit.add((hop,), available)
     yield credit
 
 
-def _episodes(process: ProcessStatistics) -> Iterator[Metric]:
+def _episodes(process: ProcessStatistics) -> Iterator[Family]:
     labels = ["stage", "reason"]
-    stalled = CounterMetricFamily(
-        "penstock_flow_stalled_seconds", "Time stages were held", labels=labels
+    stalled = Family(
+        "counter", "penstock_flow_stalled_seconds", "Time stages were held", labels=labels
     )
     for (stage, reason), spent_ms in sorted(process.stalled_ms_total.items()):
-        stalled.add_metric([stage, reason], spent_ms / 1000)
+        stalled.add((stage, reason), spent_ms / 1000)
     yield stalled
-    episodes = CounterMetricFamily(
-        "penstock_flow_episodes", "Episodes in which stages were held", labels=labels
+    episodes = Family(
+        "counter", "penstock_flow_episodes", "Episodes in which stages were held", labels=labels
     )
     for (stage, reason), count in sorted(process.episodes_total.items()):
-        episodes.add_metric([stage, reason], count)
+        episodes.add((stage, reason), count)
     yield episodes
-    events = CounterMetricFamily(
-        "penstock_flow_events", "Edges of episodes told in penstock.flow", labels=["outcome"]
+    events = Family(
+        "counter",
+        "penstock_flow_events",
+        "Edges of episodes told in penstock.flow",
+        labels=["outcome"],
     )
-    events.add_metric(["appended"], process.events_appended_total)
-    events.add_metric(["dropped"], process.events_dropped_total)
+    events.add(("appended",), process.events_appended_total)
+    events.add(("dropped",), process.events_dropped_total)
     yield events
 
 
-def _messages(engine: EngineStatistics) -> Iterator[Metric]:
+def _messages(engine: EngineStatistics) -> Iterator[Family]:
     yield _counter("penstock_messages_published", "Publishes that came in", engine.published)
     yield _counter("penstock_messages_confirmed", "Publishes confirmed", engine.confirmed)
     yield _counter("penstock_messages_routed", "Copies handed to queues", engine.routed)
-    unroutable = CounterMetricFamily(
+    unroutable = Family(
+        "counter",
         "penstock_messages_unroutable",
         "Publishes that no queue was there for, each counted once",
         labels=["outcome"],
     )
-    unroutable.add_metric(["dropped"], engine.unroutable_dropped)
-    unroutable.add_metric(["returned"], engine.unroutable_returned)
+    unroutable.add(("dropped",), engine.unroutable_dropped)
+    unroutable.add(("returned",), engine.unroutable_returned)
     yield unroutable
     yield _counter("penstock_published_bytes", "Bytes of admitted publishes", engine.bytes_in)
-    refused = CounterMetricFamily(
-        "penstock_messages_refused", "Publishes not stored", labels=["reason"]
+    refused = Family(
+        "counter", "penstock_messages_refused", "Publishes not stored", labels=["reason"]
     )
     for kind, count in engine.refused.items():
-        refused.add_metric([kind.value], count)
+        refused.add((kind.value,), count)
     yield refused
     yield _gauge(
         "penstock_messages_draining", "Held publishes of closed channels (D23)", engine.draining
@@ -254,9 +308,8 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     yield _gauge("penstock_pulls_held", "Pulls that wait for a message (F12)", engine.held_pulls)
     yield _gauge("penstock_channels", "Open channels", engine.channels)
     yield _counter("penstock_turns", "Turns of the engine", engine.turns)
-    yield _gauge("penstock_topics", "Topics", len(engine.topics))
     yield _gauge(
-        "penstock_non_persistent_topics", "Topics without a log", len(engine.non_persistent)
+        "penstock_non_persistent_topics", "Topics without a log", engine.non_persistent_topics
     )
     yield _counter(
         "penstock_non_persistent_messages",
@@ -270,46 +323,145 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     )
 
 
-def _topics(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
-    shown = sorted(topics, key=lambda topic: topic.backlog_bytes, reverse=True)
-    named, rest = shown[:SERIES_MAX], shown[SERIES_MAX:]
-    yield from _labelled(
-        ("topic",),
-        [((topic.name,), _topic_row(topic)) for topic in named],
-        [_topic_row(topic) for topic in rest],
-        _TOPIC_COLUMNS,
-    )
+# ---- topics and subscriptions -------------------------------------------------------------------
 
 
-def _subscriptions(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
-    pairs = [(topic.name, each) for topic in topics for each in topic.subscriptions]
-    pairs.sort(key=lambda pair: pair[1].backlog_bytes, reverse=True)
-    named, rest = pairs[:SERIES_MAX], pairs[SERIES_MAX:]
-    yield from _labelled(
-        ("topic", "subscription"),
-        [((topic, each.name), _subscription_row(each)) for topic, each in named],
-        [_subscription_row(each) for _, each in rest],
-        _SUBSCRIPTION_COLUMNS,
-    )
+class TopicSeries:
+    """Rows of topics and subscriptions: some keep their names, the rest is added up."""
+
+    def __init__(self, named: Collection[str], series_max: int | None) -> None:
+        parts = [each.split("/") for each in named]
+        self._topic_names = {_topic_of(each[1]) for each in parts if each[0] in _OF_TOPICS}
+        self._reader_names = {
+            (_topic_of(each[1]), unquote(each[2]))
+            for each in parts
+            if each[0] == "sub" and len(each) == 3
+        }
+        self.topics: Final = Series(("topic",), _TOPIC_COLUMNS, series_max)
+        self.subscriptions: Final = Series(
+            ("topic", "subscription"), _SUBSCRIPTION_COLUMNS, series_max
+        )
+        self.ready = self.unacked = self.backlog_bytes = 0
+        self.readers = self.consumers = 0
+        self.oldest_age_ms = 0
+
+    def add(self, topic: TopicStatistics) -> None:
+        self.ready += topic.ready
+        self.unacked += topic.unacked
+        self.backlog_bytes += topic.backlog_bytes
+        self.oldest_age_ms = max(self.oldest_age_ms, topic.oldest_age_ms)
+        is_named = topic.name in self._topic_names
+        self.topics.add((topic.name,), _topic_row(topic), topic.backlog_bytes, is_named=is_named)
+        for each in topic.subscriptions:
+            self.readers += 1
+            self.consumers += each.consumers
+            labels = (topic.name, each.name)
+            self.subscriptions.add(
+                labels,
+                _subscription_row(each),
+                each.backlog_bytes,
+                is_named=labels in self._reader_names,
+            )
+
+
+_OF_TOPICS: Final = ("topic", "queue", "sub")
+
+
+def _topic_of(id_part: str) -> str:
+    """What people call the topic with this id."""
+    return str(topic_of_id(id_part))
+
+
+class Series:
+    """At most so many rows with labels, those of most weight, and one for all others."""
+
+    def __init__(
+        self, labels: Labels, columns: tuple[MetricColumn, ...], series_max: int | None
+    ) -> None:
+        self._labels = labels
+        self._columns = columns
+        self._max = series_max
+        self._named: list[tuple[Labels, Row]] = []
+        self._heap: list[tuple[float, int, Labels, Row]] = []
+        self._number = 0
+        self._rest: list[float] | None = None
+
+    def add(self, labels: Labels, row: Row, weight: float, *, is_named: bool = False) -> None:
+        if is_named or self._max is None:
+            self._named.append((labels, row))
+            return
+        # Equal weights are told apart by who came first.
+        self._number -= 1
+        entry = (weight, self._number, labels, row)
+        if len(self._heap) < self._max:
+            heappush(self._heap, entry)
+            return
+        left_out = heappushpop(self._heap, entry)[3]
+        if self._rest is None:
+            self._rest = list(left_out)
+        else:
+            both = zip(self._rest, left_out, self._columns, strict=True)
+            self._rest = [column[3]((mine, its)) for mine, its, column in both]
+
+    def lines(self) -> Iterator[list[str]]:
+        """The text, some lines at a time."""
+        rows = self._named + [(each[2], each[3]) for each in sorted(self._heap, reverse=True)]
+        named: list[tuple[str, Row]] = []
+        for at in range(0, len(rows), LINES_A_PIECE):
+            part = rows[at : at + LINES_A_PIECE]
+            named += [(label_text(self._labels, labels), row) for labels, row in part]
+            yield []
+        if self._rest is not None:
+            others = (OTHER,) * len(self._labels)
+            named.append((label_text(self._labels, others), tuple(self._rest)))
+        for number, (name, text, kind, _) in enumerate(self._columns):
+            family = Family(kind, name, text, self._labels)
+            for at in range(0, len(named), LINES_A_PIECE):
+                for labels, row in named[at : at + LINES_A_PIECE]:
+                    family.add_prepared(labels, row[number])
+                yield family.lines
+                family.lines = []
+            yield family.lines
+
+
+LINES_A_PIECE: Final = 300
+
+
+def _topic_counts(topics: int, series: TopicSeries) -> Iterator[Family]:
+    """Totals: of everything, whatever is named below."""
+    for name, text, value in (
+        ("penstock_topics", "Topics", topics),
+        ("penstock_subscriptions", "Subscriptions of all topics", series.readers),
+        ("penstock_consumers", "Consumers attached to them", series.consumers),
+        ("penstock_messages_ready", "Not given to slowest holders, all topics", series.ready),
+        ("penstock_messages_unacked", "Delivered, not settled, all topics", series.unacked),
+        (
+            "penstock_backlog_bytes",
+            "Bytes behind slowest holders, all topics",
+            series.backlog_bytes,
+        ),
+        ("penstock_oldest_age_seconds", "Age of the oldest unsettled", series.oldest_age_ms / 1000),
+    ):
+        yield _gauge(name, text, value)
 
 
 _TOPIC_COLUMNS: Final[tuple[MetricColumn, ...]] = (
-    ("penstock_topic_messages_in", "Messages ever appended", CounterMetricFamily, sum),
-    ("penstock_topic_messages_ready", "Not given to the slowest holder", GaugeMetricFamily, sum),
-    ("penstock_topic_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
-    ("penstock_topic_backlog_bytes", "Bytes behind the slowest holder", GaugeMetricFamily, sum),
-    ("penstock_topic_oldest_age_seconds", "Age of the oldest unsettled", GaugeMetricFamily, max),
+    ("penstock_topic_messages_in", "Messages ever appended", "counter", sum),
+    ("penstock_topic_messages_ready", "Not given to the slowest holder", "gauge", sum),
+    ("penstock_topic_messages_unacked", "Delivered, not settled", "gauge", sum),
+    ("penstock_topic_backlog_bytes", "Bytes behind the slowest holder", "gauge", sum),
+    ("penstock_topic_oldest_age_seconds", "Age of the oldest unsettled", "gauge", max),
 )
 """(name, help, family, how the rest is put together) in the order of ``_topic_row``."""
 
 _SUBSCRIPTION_COLUMNS: Final[tuple[MetricColumn, ...]] = (
-    ("penstock_subscription_messages_ready", "Could be delivered now", GaugeMetricFamily, sum),
-    ("penstock_subscription_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
-    ("penstock_subscription_backlog_bytes", "Bytes from its low mark on", GaugeMetricFamily, sum),
-    ("penstock_subscription_consumers", "Consumers attached", GaugeMetricFamily, sum),
-    ("penstock_subscription_settled", "Messages settled", CounterMetricFamily, sum),
-    ("penstock_subscription_redelivered", "Handed over again", CounterMetricFamily, sum),
-    ("penstock_subscription_lost", "Records that could not be read", CounterMetricFamily, sum),
+    ("penstock_subscription_messages_ready", "Could be delivered now", "gauge", sum),
+    ("penstock_subscription_messages_unacked", "Delivered, not settled", "gauge", sum),
+    ("penstock_subscription_backlog_bytes", "Bytes from its low mark on", "gauge", sum),
+    ("penstock_subscription_consumers", "Consumers attached", "gauge", sum),
+    ("penstock_subscription_settled", "Messages settled", "counter", sum),
+    ("penstock_subscription_redelivered", "Handed over again", "counter", sum),
+    ("penstock_subscription_lost", "Records that could not be read", "counter", sum),
 )
 
 
@@ -330,32 +482,24 @@ def _subscription_row(each: SubscriptionStatistics) -> tuple[float, ...]:
     )
 
 
-def _labelled(
-    labels: Sequence[str],
-    named: Sequence[tuple[tuple[str, ...], tuple[float, ...]]],
-    rest: Sequence[tuple[float, ...]],
-    columns: Iterable[MetricColumn],
-) -> Iterator[Metric]:
-    for column, (name, text, kind, combine) in enumerate(columns):
-        family = kind(name, text, labels=list(labels))
-        for values, row in named:
-            family.add_metric(list(values), row[column])
-        if rest:
-            family.add_metric([OTHER] * len(labels), combine(row[column] for row in rest))
-        yield family
+def _gauge(name: str, text: str, value: float) -> Family:
+    family = Family("gauge", name, text)
+    family.add((), value)
+    return family
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+def _counter(name: str, text: str, value: float) -> Family:
+    family = Family("counter", name, text)
+    family.add((), value)
+    return family
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, text)
-    family.add_metric([], histogram.buckets(), histogram.sum)
+def _histogram(name: str, text: str, histogram: Histogram) -> Family:
+    family = Family("histogram", name, text, ("le",))
+    for bound, count in histogram.buckets():
+        family.add((bound,), count, "_bucket")
+    family.add((), histogram.count, "_count")
+    family.add((), histogram.sum, "_sum")
     return family
 
 
@@ -367,60 +511,77 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
 
 QUERIES_MAX: Final = 200
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[QuerySnapshot], float]], ...]] = (
-    ("penstock_query_lag_messages", "Messages not processed", lambda each: each.lag_messages),
-    ("penstock_query_lag_bytes", "Log bytes not processed", lambda each: each.lag_bytes),
-    ("penstock_query_lag_seconds", "Age of the oldest of them", lambda each: each.lag_seconds),
-    ("penstock_query_drain_messages", "Processed a second", lambda each: each.messages_per_s),
-    ("penstock_query_lease_bytes", "Log bytes its lease keeps", lambda each: each.lease_bytes),
-    ("penstock_query_holding", "1 while publishers wait for it", lambda each: bool(each.held)),
+_QUERY_FIGURES: Final[tuple[tuple[Kind, str, str, Callable[[QuerySnapshot], float]], ...]] = (
+    (
+        "gauge",
+        "penstock_query_lag_messages",
+        "Messages not processed",
+        lambda each: each.lag_messages,
+    ),
+    ("gauge", "penstock_query_lag_bytes", "Log bytes not processed", lambda each: each.lag_bytes),
+    (
+        "gauge",
+        "penstock_query_lag_seconds",
+        "Age of the oldest of them",
+        lambda each: each.lag_seconds,
+    ),
+    (
+        "gauge",
+        "penstock_query_drain_messages",
+        "Processed a second",
+        lambda each: each.messages_per_s,
+    ),
+    (
+        "gauge",
+        "penstock_query_lease_bytes",
+        "Log bytes its lease keeps",
+        lambda each: each.lease_bytes,
+    ),
+    (
+        "gauge",
+        "penstock_query_holding",
+        "1 while publishers wait for it",
+        lambda each: bool(each.held),
+    ),
+    (
+        "counter",
+        "penstock_query_retried",
+        "Rows of a flow tried again later",
+        lambda each: each.retried,
+    ),
+    (
+        "counter",
+        "penstock_query_dead_letters",
+        "Rows of a flow that are dead",
+        lambda each: each.dead,
+    ),
 )
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[QuerySnapshot], float]], ...]] = (
-    ("penstock_query_retried", "Rows of a flow tried again later", lambda each: each.retried),
-    ("penstock_query_dead_letters", "Rows of a flow that are dead", lambda each: each.dead),
-)
 
 
-class QueryCollector(Collector):
-    """Queries of one engine, looked up at the scrape."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything, freshly looked up."""
-        queries = self._engine.queries
-        snapshots = query_snapshots(queries, self._engine.clock.monotonic_ms(), queries.wall_ms)
-        yield GaugeMetricFamily("penstock_queries", "Spark queries", value=len(snapshots))
-        yield GaugeMetricFamily(
-            "penstock_polls_held", "Their polls that wait", value=queries.polls_held
-        )
-        snapshots.sort(key=lambda each: each.lag_bytes, reverse=True)
-        for name, text, value_of in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=["query"])
-            for each in snapshots[:QUERIES_MAX]:
-                gauge.add_metric([each.name], value_of(each))
-            yield gauge
-        for name, text, value_of in _COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=["query"])
-            for each in snapshots[:QUERIES_MAX]:
-                counter.add_metric([each.name], value_of(each))
-            yield counter
-        share = GaugeMetricFamily(
-            "penstock_query_batch_seconds", "Its last batch, by part", labels=["query", "part"]
-        )
-        for each in snapshots[:QUERIES_MAX]:
-            for part in ("batch", "read", "transform", "sink"):
-                share.add_metric(
-                    [each.name, part], float(str(each.last_batch[f"{part}_ms"])) / 1000
-                )
-        yield share
-        broken = CounterMetricFamily(
-            "penstock_leases_broken", "Leases that passed a bound", labels=["cause"]
-        )
-        for cause in ("silence", "bytes"):
-            broken.add_metric([cause], queries.registry.leases_broken[cause])
-        yield broken
+def query_families(engine: Engine) -> Iterator[Family]:
+    """Queries of one engine, freshly looked up."""
+    queries = engine.queries
+    snapshots = query_snapshots(queries, engine.clock.monotonic_ms(), queries.wall_ms)
+    yield _gauge("penstock_queries", "Spark queries", len(snapshots))
+    yield _gauge("penstock_polls_held", "Their polls that wait", queries.polls_held)
+    snapshots.sort(key=lambda each: each.lag_bytes, reverse=True)
+    shown = snapshots[:QUERIES_MAX]
+    for kind, name, text, value_of in _QUERY_FIGURES:
+        family = Family(kind, name, text, ("query",))
+        for each in shown:
+            family.add((each.name,), value_of(each))
+        yield family
+    share = Family(
+        "gauge", "penstock_query_batch_seconds", "Its last batch, by part", ("query", "part")
+    )
+    for each in shown:
+        for part in ("batch", "read", "transform", "sink"):
+            share.add((each.name, part), float(str(each.last_batch[f"{part}_ms"])) / 1000)
+    yield share
+    broken = Family("counter", "penstock_leases_broken", "Leases that passed a bound", ("cause",))
+    for cause in ("silence", "bytes"):
+        broken.add((cause,), queries.registry.leases_broken[cause])
+    yield broken
 
 
 # ---- sink metrics -------------------------------------------------------------------------------
@@ -448,23 +609,17 @@ _SINK_COUNTERS: Final[tuple[tuple[str, str, Callable[[StageCounters], int]], ...
 )
 
 
-class SinkCollector(Collector):
+def sink_families(engine: Engine) -> Iterator[Family]:
     """Sinks of one engine, looked up at the scrape."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything, freshly looked up."""
-        staged = self._engine.staged
-        for name, text, count_of in _SINK_COUNTERS:
-            yield CounterMetricFamily(name, text, value=count_of(staged.counters))
-        for name, text, value in (
-            ("penstock_stage_bytes", "Rows staged and not committed", staged.size_bytes),
-            ("penstock_sink_commits_waiting", "Commits under way or held", staged.commits_waiting),
-            ("penstock_sink_puts_held", "Puts that wait for room", staged.puts_held),
-        ):
-            yield GaugeMetricFamily(name, text, value=value)
+    staged = engine.staged
+    for name, text, count_of in _SINK_COUNTERS:
+        yield _counter(name, text, count_of(staged.counters))
+    for name, text, value in (
+        ("penstock_stage_bytes", "Rows staged and not committed", staged.size_bytes),
+        ("penstock_sink_commits_waiting", "Commits under way or held", staged.commits_waiting),
+        ("penstock_sink_puts_held", "Puts that wait for room", staged.puts_held),
+    ):
+        yield _gauge(name, text, value)
 
 
 # ---- counters of adapters -----------------------------------------------------------------------
@@ -472,16 +627,10 @@ class SinkCollector(Collector):
 # (``engine/statistics.py``).
 
 
-class AdapterCounterCollector(Collector):
-    """Turns what adapters count into metric families."""
-
-    def __init__(self, families: Iterable[CounterFamily]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Everything that is shown now."""
-        for each in self._families:
-            family = CounterMetricFamily(f"penstock_{each.name}", each.text, labels=[each.label])
-            for label, count in each.counts.items():
-                family.add_metric([label], count)
-            yield family
+def adapter_counters(families: Iterable[CounterFamily]) -> Iterator[Family]:
+    """Everything that is shown now."""
+    for each in families:
+        family = Family("counter", f"penstock_{each.name}", each.text, (each.label,))
+        for label, count in each.counts.items():
+            family.add((label,), count)
+        yield family

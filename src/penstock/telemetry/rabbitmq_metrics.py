@@ -5,12 +5,11 @@ to say is under its own names (``metrics.py``). Written as text by hand: no libr
 lines without buckets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from penstock import __version__
-from penstock.engine.statistics import EngineStatistics
-from penstock.engine.subscription.subscription import SubscriptionStatistics
+from penstock.engine.statistics import EngineStatistics, TopicStatistics
 from penstock.telemetry.statistics import ProcessStatistics
 
 SUBSCRIPTION: Final = "amqp"
@@ -22,45 +21,66 @@ Line = tuple[str, str, str, float]
 """Name, type, help, value."""
 
 
-def rabbitmq_page(engine: EngineStatistics, process: ProcessStatistics) -> bytes:
-    """The page, in the Prometheus text format."""
+class QueueTotals:
+    """Sums of all queues, as AMQP sees them."""
+
+    def __init__(self) -> None:
+        self.queues = self.consumers = 0
+        self.ready = self.unacked = 0
+        self.settled = self.redelivered = 0
+
+    def add(self, topic: TopicStatistics) -> None:
+        for each in topic.subscriptions:
+            if each.name == SUBSCRIPTION:
+                self.queues += 1
+                self.consumers += each.consumers
+                self.ready += each.ready + each.delayed
+                self.unacked += each.unacked
+                self.settled += each.settled
+                self.redelivered += each.redelivered
+
+
+def rabbitmq_steps(
+    engine: EngineStatistics, process: ProcessStatistics, topics: Iterable[TopicStatistics]
+) -> Generator[float, None, bytes]:
+    """The page, in the Prometheus text format; a step for each of the topics."""
+    totals = QueueTotals()
+    for topic in topics:
+        totals.add(topic)
+        yield 1
     lines = [
         "# TYPE rabbitmq_build_info untyped",
         f'rabbitmq_build_info{{product_name="Penstock",product_version="{__version__}"}} 1',
     ]
-    for name, kind, text, value in _lines(engine, process):
+    for name, kind, text, value in _lines(engine, process, totals):
         lines += [f"# TYPE {name} {kind}", f"# HELP {name} {text}", f"{name} {value:.15g}"]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _lines(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Line]:
-    queues = [
-        each for topic in engine.topics for each in topic.subscriptions if each.name == SUBSCRIPTION
-    ]
+def _lines(
+    engine: EngineStatistics, process: ProcessStatistics, queues: QueueTotals
+) -> Iterator[Line]:
     yield from _objects(engine, process, queues)
     yield from _messages(engine, queues)
     yield from _resources(engine, process)
 
 
 def _objects(
-    engine: EngineStatistics, process: ProcessStatistics, queues: list[SubscriptionStatistics]
+    engine: EngineStatistics, process: ProcessStatistics, queues: QueueTotals
 ) -> Iterator[Line]:
     yield "rabbitmq_connections", GAUGE, "Connections currently open", engine.connections
     yield "rabbitmq_channels", GAUGE, "Channels currently open", engine.channels
-    consumers = sum(each.consumers for each in queues)
-    yield "rabbitmq_consumers", GAUGE, "Consumers currently connected", consumers
-    yield "rabbitmq_queues", GAUGE, "Queues available", len(queues)
+    yield "rabbitmq_consumers", GAUGE, "Consumers currently connected", queues.consumers
+    yield "rabbitmq_queues", GAUGE, "Queues available", queues.queues
     opened = process.accepted_total
     yield "rabbitmq_connections_opened_total", COUNTER, "Connections opened", opened
     closed = opened - process.connections
     yield "rabbitmq_connections_closed_total", COUNTER, "Connections closed or ended", closed
 
 
-def _messages(engine: EngineStatistics, queues: list[SubscriptionStatistics]) -> Iterator[Line]:
-    ready = sum(each.ready + each.delayed for each in queues)
-    unacked = sum(each.unacked for each in queues)
-    settled = sum(each.settled for each in queues)
-    redelivered = sum(each.redelivered for each in queues)
+def _messages(engine: EngineStatistics, queues: QueueTotals) -> Iterator[Line]:
+    ready, unacked = queues.ready, queues.unacked
+    settled, redelivered = queues.settled, queues.redelivered
     yield "rabbitmq_queue_messages_ready", GAUGE, "Messages ready to be delivered", ready
     yield "rabbitmq_queue_messages_unacked", GAUGE, "Messages delivered, not acked", unacked
     yield "rabbitmq_queue_messages", GAUGE, "Sum of ready and unacknowledged", ready + unacked

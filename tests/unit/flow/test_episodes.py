@@ -144,10 +144,10 @@ def test_time_held_is_known_while_it_is_still_going_on():
     queue.entered(FLOW, "log", 10)
     connection.entered(DISK, "disk", 20)
     connection.left(DISK, 50)
-    assert journal.unfinished(110) == [("queue", FLOW, 100), ("connection", DISK, 30)]
+    assert list(journal.unfinished(110)) == [("queue", FLOW, 100), ("connection", DISK, 30)]
     queue.left(FLOW, 110)
     journal.tick(2000)
-    assert journal.unfinished(2000) == []
+    assert list(journal.unfinished(2000)) == []
 
 
 def test_the_journal_asks_for_a_turn_only_when_an_episode_may_end():

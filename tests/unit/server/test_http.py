@@ -22,13 +22,13 @@ class FakeBroker:
     def readiness(self):
         return self.state
 
-    def flow_page(self):
-        return {"stages": []}
+    async def flow_page(self):
+        return b'{"stages":[]}'
 
-    async def metrics_page(self):
-        return b"penstock_up 1\n"
+    async def metrics_page(self, *, is_all=False):
+        return [b"penstock_up 1\n", b"penstock_all 1\n" if is_all else b""]
 
-    def rabbitmq_metrics_page(self):
+    async def rabbitmq_metrics_page(self):
         return b"rabbitmq_queues 1\n"
 
 
@@ -107,6 +107,8 @@ def test_flow_and_metrics_are_served(broker):
     app = make_app(broker)
     assert json.loads(call(app, "/api/flow")[1]) == {"stages": []}
     assert call(app, "/metrics") == (200, b"penstock_up 1\n")
+    whole = b"penstock_up 1\npenstock_all 1\n"
+    assert call(app, "/metrics", query=b"all") == (200, whole)
     assert call(app, "/metrics", query=b"compat=rabbitmq") == (200, b"rabbitmq_queues 1\n")
 
 

@@ -517,7 +517,7 @@ def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):
         client.say("PUB orders 2 b")
         await client.hear("BLOCKED")
         await client.ask("PING x", "PONG")
-        return house.broker._running.view.flow_page()
+        return json.loads(await house.broker._running.view.flow_page())
 
     page = in_house(scene)
     held = [stage for stage in page["stages"] if stage["reason"] == "disk"]

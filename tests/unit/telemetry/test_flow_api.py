@@ -3,10 +3,9 @@
 import json
 import logging
 
-import msgspec
 import pytest
 
-from penstock.engine.flow_map import FlowMap
+from penstock.engine.flow_map import FlowMap, finished
 from penstock.flow.demand import Withheld
 from penstock.flow.diagnosis import ConsumerView, StageView, UndoneView
 from penstock.flow.episodes import Episode, FlowEdge
@@ -16,7 +15,7 @@ from penstock.telemetry.flow_api import (
     STAGES_MAX,
     FlowEvents,
     LimitView,
-    flow_page,
+    flow_page_steps,
     flow_record,
 )
 from penstock.testing.clock import ManualClock
@@ -29,8 +28,8 @@ def page():
     def make(*views, limits=(), unseen=0):
         held = sum(view.is_held for view in views)
         stages = FlowMap(list(views), len(views) + unseen, held)
-        made = flow_page(stages, limits=limits, events=(), clock=clock)
-        return json.loads(msgspec.json.encode(made))
+        made = finished(flow_page_steps(stages, limits=limits, events=(), clock=clock))
+        return json.loads(made.body)
 
     return make
 

@@ -1,16 +1,15 @@
 """Metrics: names and values on the page, bounded labels, and what the rest adds up to."""
 
 import pytest
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit.rocketmq.bench import BenchConsumer, RocketmqBench
+from penstock.engine.flow_map import finished
 from penstock.engine.statistics import CounterFamilies, EngineStatistics, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
-from penstock.telemetry.metrics import SERIES_MAX, AdapterCounterCollector, Exposition
+from penstock.telemetry.metrics import LINES_A_PIECE, SERIES_MAX, Exposition, adapter_counters
 from penstock.telemetry.statistics import (
     COMMIT_MESSAGES,
     LAG_SECONDS,
@@ -58,8 +57,9 @@ def topic(name, backlog_bytes=0, subscriptions=()):
 
 @pytest.fixture
 def samples():
-    def make(engine_now, process_now):
-        page = Exposition(lambda: (engine_now, process_now)).page().decode()
+    def make(engine_now, process_now, **how):
+        steps = Exposition().steps(engine_now, process_now, engine_now.topics, **how)
+        page = b"".join(finished(steps)).decode()
         return {
             (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(page)
@@ -144,9 +144,66 @@ def test_topics_beyond_the_limit_are_added_up_under_other(samples):
     assert seen["penstock_topic_oldest_age_seconds", ("other",)] == 1.5
 
 
-def test_subscriptions_carry_both_names(samples):
+def test_all_topics_have_their_names_for_who_asks_for_all(samples):
+    topics = [topic(f"t{number}") for number in range(SERIES_MAX + 3)]
+    seen = samples(engine(topics), process(), is_all=True)
+    named = [labels for name, labels in seen if name == "penstock_topic_backlog_bytes"]
+    assert len(named) == SERIES_MAX + 3
+    assert ("other",) not in named
+
+
+def test_totals_are_of_all_topics_whatever_is_named(samples):
+    readers = [subscription("s"), subscription("t", consumers=2)]
+    topics = [topic(f"t{number}", 10, readers) for number in range(SERIES_MAX + 3)]
+    for is_all in (False, True):
+        seen = samples(engine(topics), process(), is_all=is_all)
+        assert seen["penstock_topics", ()] == SERIES_MAX + 3
+        assert seen["penstock_subscriptions", ()] == 2 * (SERIES_MAX + 3)
+        assert seen["penstock_consumers", ()] == 2 * (SERIES_MAX + 3)
+        assert seen["penstock_messages_ready", ()] == 2 * (SERIES_MAX + 3)
+        assert seen["penstock_backlog_bytes", ()] == 10 * (SERIES_MAX + 3)
+        assert seen["penstock_oldest_age_seconds", ()] == 1.5
+
+
+def test_what_a_finding_speaks_of_keeps_its_name_among_very_many(samples):
+    topics = [
+        topic(f"t{number}", 99, [subscription("s", backlog_bytes=9)])
+        for number in range(SERIES_MAX)
+    ]
+    topics += [topic("v/quiet one", 0, [subscription("amqp"), subscription("else")])]
+    named = {"topic/quiet%20one@v", "sub/quiet%20one@v/amqp", "connection/7", "log"}
+    seen = samples(engine(topics), process(), named=named)
+    assert ("penstock_topic_messages_ready", ("v/quiet one",)) in seen
+    shown = {labels for name, labels in seen if name == "penstock_subscription_messages_ready"}
+    assert ("amqp", "v/quiet one") in shown
+    assert ("else", "v/quiet one") not in shown
+    assert ("penstock_topic_messages_ready", ("other",)) not in seen
+
+
+def test_the_page_of_very_many_topics_is_made_in_small_steps(samples):
+    looked = []
+
+    def topics():
+        for number in range(3 * SERIES_MAX):
+            looked.append(number)
+            yield topic(f"t{number}", number)
+
+    before, most = 0, 0
+    for steps in Exposition().steps(engine(), process(), topics(), is_all=True):
+        assert 0 < steps <= 1 + LINES_A_PIECE // 10
+        most = max(most, len(looked) - before)
+        before = len(looked)
+    assert most == 1
+    assert len(looked) == 3 * SERIES_MAX
+
+
+def subscription(name, **more):
     figures = dict.fromkeys(SubscriptionStatistics.__struct_fields__, 0)
-    each = SubscriptionStatistics(**(figures | {"name": "s", "unacked": 3, "settled": 9}))
+    return SubscriptionStatistics(**(figures | {"name": name} | more))
+
+
+def test_subscriptions_carry_both_names(samples):
+    each = subscription("s", unacked=3, settled=9)
     seen = samples(engine([topic("orders", subscriptions=[each])]), process())
     assert seen["penstock_subscription_messages_unacked", ("s", "orders")] == 3
     assert seen["penstock_subscription_settled_total", ("s", "orders")] == 9
@@ -162,9 +219,7 @@ def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
 
 
 def page(families):
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(AdapterCounterCollector(families))
-    return generate_latest(registry).decode()
+    return "".join(line for family in adapter_counters(families) for line in family.lines)
 
 
 def test_what_is_counted_later_is_on_the_next_page():

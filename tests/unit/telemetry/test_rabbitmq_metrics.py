@@ -1,7 +1,9 @@
 """Metrics under RabbitMQ's names, as a dashboard made for it reads them."""
 
 from kit.amqp.peer import AmqpBench
-from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
+from penstock.engine.broker import Engine
+from penstock.engine.flow_map import finished
+from penstock.telemetry.rabbitmq_metrics import rabbitmq_steps
 from penstock.telemetry.statistics import ProcessStatistics
 from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.methods.queue import Declare
@@ -17,6 +19,11 @@ def process() -> ProcessStatistics:
     return ProcessStatistics(**{**given, "memory_limit": 1 << 40, "accepted_total": 3})
 
 
+def page_of(engine: Engine) -> bytes:
+    seen = engine.statistics()
+    return finished(rabbitmq_steps(seen, process(), seen.topics))
+
+
 def test_messages_and_resources_have_the_names_people_know() -> None:
     bench = AmqpBench()
     peer = bench.client()
@@ -26,7 +33,7 @@ def test_messages_and_resources_have_the_names_people_know() -> None:
     peer.turn()
     peer.call(1, Declare(0, "other"))
     peer.call(1, Consume(0, "other"))
-    figures = parsed(rabbitmq_page(bench.engine.statistics(), process()))
+    figures = parsed(page_of(bench.engine))
     assert figures["rabbitmq_queue_messages_ready"] == 3
     assert figures["rabbitmq_queue_messages"] == 3
     assert figures["rabbitmq_queues"] == 2
@@ -44,14 +51,14 @@ def test_unroutable_messages_are_the_same_number_under_both_names() -> None:
         peer.publish(1, "", "nowhere", b"x")
     peer.publish(1, "", "nowhere", b"x", is_mandatory=True)
     peer.turn()
-    figures = parsed(rabbitmq_page(bench.engine.statistics(), process()))
+    figures = parsed(page_of(bench.engine))
     assert figures["rabbitmq_global_messages_received_total"] == 4
     assert figures["rabbitmq_global_messages_unroutable_dropped_total"] == 3
     assert figures["rabbitmq_global_messages_unroutable_returned_total"] == 1
 
 
 def test_the_page_is_prometheus_text() -> None:
-    page = rabbitmq_page(AmqpBench().engine.statistics(), process()).decode()
+    page = page_of(AmqpBench().engine).decode()
     assert page.endswith("\n")
     names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))

@@ -945,6 +945,11 @@ class Subscription:
                 self._unserved_since_ms = None
 
     @property
+    def was_read(self) -> bool:
+        """Whether somebody ever read it."""
+        return self.progress.read_ms is not None
+
+    @property
     def is_noteworthy(self) -> bool:
         """True when the diagnosis may have something to say about it."""
         if self._settler.inflight.is_blocked or self._settler.reject_backlog:
@@ -992,11 +997,12 @@ class Subscription:
         """Everything worth knowing, at this moment."""
         cursors, settler, picker = self._cursors, self._settler, self._picker
         consumers = self.consumers
+        ready, unacked = self.counts()
         return SubscriptionStatistics(
             name=self.name,
-            ready=sum(cursor.ready_messages for cursor in cursors),
-            unacked=sum(cursor.pending.messages for cursor in cursors),
-            delayed=sum(cursor.redelivery.delayed_messages for cursor in cursors),
+            ready=ready,
+            unacked=unacked,
+            delayed=sum([cursor.redelivery.delayed_messages for cursor in cursors]),
             redelivered=self._pipeline.redelivered_messages,
             settled=settler.settled_messages,
             dead_letters=picker.dead_letters,
@@ -1004,10 +1010,10 @@ class Subscription:
             skipped=picker.skipped,
             unknown_settles=settler.unknown_settles,
             is_blocked=settler.inflight.is_blocked,
-            backlog_bytes=sum(cursor.backlog_bytes for cursor in cursors),
+            backlog_bytes=sum([cursor.backlog_bytes for cursor in cursors]),
             consumers=len(consumers),
             each_consumer=tuple(
-                consumer_statistics(each, self.withheld_from(each)) for each in consumers
+                [consumer_statistics(each, self.withheld_from(each)) for each in consumers]
             ),
         )
 

@@ -3,7 +3,8 @@
 =============  ======================================================================
 /livez         200 as long as the process answers at all
 /readyz        200 while the broker takes work, 503 with the reason otherwise
-/metrics       Prometheus text; with ``?compat=rabbitmq`` under RabbitMQ's names
+/metrics       Prometheus text; with ``?all`` every topic by name however many there are, with
+               ``?compat=rabbitmq`` under RabbitMQ's names
 /api/flow      who is slow, who waits for whom, and why (flow-control.md section 3); credits of
                the hops are seen and changed at /api/flow/credit, the limits
                of the alarms at /api/flow/limits
@@ -14,21 +15,22 @@
 =============  ======================================================================
 
 Without credentials these are for loopback (D21). Handlers run on the broker's own loop between two
-turns: none of them waits, and each is bounded whatever the number of connections and topics.
+turns: each is bounded whatever the number of connections and topics, and what takes longer is made
+in pieces with turns in between (``server/view.py``).
 """
 
 import asyncio
 import contextlib
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,6 +42,7 @@ from penstock.server.probes import AlarmLimits
 from penstock.server.view import BrokerView
 
 RABBITMQ: Final = "rabbitmq"
+PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -69,13 +72,12 @@ def make_app(
 
     async def metrics(request: Request) -> Response:
         if request.query_params.get("compat") == RABBITMQ:
-            page = broker.rabbitmq_metrics_page()
-        else:
-            page = await broker.metrics_page()
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+            return Response(await broker.rabbitmq_metrics_page(), media_type=PROMETHEUS)
+        pieces = await broker.metrics_page(is_all="all" in request.query_params)
+        return _in_parts(pieces, PROMETHEUS)
 
     async def flow(_request: Request) -> Response:
-        return Json(broker.flow_page())
+        return _in_parts([await broker.flow_page()], "application/json")
 
     found = [
         Route("/livez", livez),
@@ -94,6 +96,25 @@ def make_app(
         routes=[*found, *routes],
         exception_handlers={404: _not_found},
         middleware=[Middleware(RequestCheck)],
+    )
+
+
+PART_BYTES: Final = 64 * 1024
+"""A large body goes out bit by bit: copying it is work, too."""
+
+
+def _in_parts(pieces: Sequence[bytes], media_type: str) -> Response:
+    body = b"".join(pieces)
+    if len(body) <= PART_BYTES:
+        return Response(body, media_type=media_type)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), PART_BYTES):
+            yield body[at : at + PART_BYTES]
+            await asyncio.sleep(0)
+
+    return StreamingResponse(
+        parts(), media_type=media_type, headers={"content-length": str(len(body))}
     )
 
 
