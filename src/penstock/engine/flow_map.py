@@ -71,7 +71,7 @@ first, then by what is ready."""
 
 VIEW: Final = 1.0
 BRIEF: Final = 0.3
-LOOK: Final = 0.1
+LOOK: Final = 0.2
 """Steps that a view of a stage is, one of very many, and a look without one."""
 
 SLOW_SYNC_MS: Final = 1000
@@ -186,8 +186,8 @@ class FlowMapper:
         """Subscriptions of which something is to be said are found; there may be very many."""
         for topic in list(self._registry.topics.values()):
             for subscription in list(topic.subscriptions.values()):
-                yield LOOK
-                if subscription.name.startswith(PREFIX) or not subscription.is_noteworthy:
+                yield BRIEF
+                if not subscription.is_noteworthy or subscription.name.startswith(PREFIX):
                     continue
                 self._noteworthy += 1
                 weight = (subscription.was_read, subscription.counts()[0], -self._noteworthy)

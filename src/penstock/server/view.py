@@ -260,8 +260,8 @@ T = TypeVar("T")
 Steps = Generator[float, None, T]
 
 SHARE: Final = 0.2
-STEPS_A_PIECE: Final = 80
-"""A millisecond, about; twice that on a machine with much to do."""
+STEPS_A_PIECE: Final = 60
+"""A millisecond, about; less on a machine without much else to do."""
 CHEAP: Final = 0.05
 """Steps that a look at a counter is."""
 

@@ -28,7 +28,7 @@ from penstock.telemetry.statistics import Histogram, ProcessStatistics
 
 SERIES_MAX: Final = 1000
 OTHER: Final = "other"
-LINES_A_STEP: Final = 15
+LINES_A_STEP: Final = 10
 """Lines of text that cost as much as a look at a topic: a step."""
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -98,11 +98,11 @@ class Exposition:
         pieces: list[bytes] = []
         for family in chain(self._fixed(engine, process), _topic_counts(count, series)):
             pieces.append("".join(family.lines).encode())
-            yield 1 + len(family.lines) // LINES_A_STEP
+            yield 1 + len(family.lines) / LINES_A_STEP
         for families in (series.topics, series.subscriptions):
-            for lines in families.lines():
+            for lines, steps in families.lines():
                 pieces.append("".join(lines).encode())
-                yield 1 + len(lines) // LINES_A_STEP
+                yield steps
         return pieces
 
     def _fixed(self, engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Family]:
@@ -403,28 +403,38 @@ class Series:
             both = zip(self._rest, left_out, self._columns, strict=True)
             self._rest = [column[3]((mine, its)) for mine, its, column in both]
 
-    def lines(self) -> Iterator[list[str]]:
-        """The text, some lines at a time."""
-        rows = self._named + [(each[2], each[3]) for each in sorted(self._heap, reverse=True)]
+    def lines(self) -> Iterator[tuple[list[str], float]]:
+        """The text, some lines at a time, and how many steps that was."""
+        rows = [(each[2], each[3]) for each in sorted(self._heap)] + self._named
+        self._heap, self._named = [], []
         named: list[tuple[str, Row]] = []
-        for at in range(0, len(rows), LINES_A_PIECE):
-            part = rows[at : at + LINES_A_PIECE]
+        while rows:
+            # What is done with goes at once: all of it together would take long to go.
+            part = rows[-LINES_A_PIECE:]
+            del rows[-LINES_A_PIECE:]
             named += [(label_text(self._labels, labels), row) for labels, row in part]
-            yield []
+            yield [], LABELS_STEPS
         if self._rest is not None:
             others = (OTHER,) * len(self._labels)
             named.append((label_text(self._labels, others), tuple(self._rest)))
         for number, (name, text, kind, _) in enumerate(self._columns):
             family = Family(kind, name, text, self._labels)
+            is_last = number == len(self._columns) - 1
             for at in range(0, len(named), LINES_A_PIECE):
-                for labels, row in named[at : at + LINES_A_PIECE]:
+                part_of = slice(at, at + LINES_A_PIECE)
+                for labels, row in named[part_of]:
                     family.add_prepared(labels, row[number])
-                yield family.lines
+                if is_last:
+                    named[part_of] = [_GONE] * len(named[part_of])
+                yield family.lines, LINES_STEPS
                 family.lines = []
-            yield family.lines
+            yield family.lines, 1
 
 
-LINES_A_PIECE: Final = 300
+_GONE: Final[tuple[str, Row]] = ("", ())
+LINES_A_PIECE: Final = 100
+LINES_STEPS: Final = LINES_A_PIECE / LINES_A_STEP
+LABELS_STEPS: Final = 3 * LINES_STEPS
 
 
 def _topic_counts(topics: int, series: TopicSeries) -> Iterator[Family]:

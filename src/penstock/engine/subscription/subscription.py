@@ -956,13 +956,13 @@ class Subscription:
             return True
         if self.progress.is_noteworthy(self._host.clock.monotonic_ms()):
             return True
-        if any(cursor.ready_messages for cursor in self._cursors):
-            return True
-        has_much = any(
-            (each.is_unlimited or each.is_passive) and each.inflight.messages
-            for each in self.consumer_set
-        )
-        return has_much and self._unacked_age_ms() >= STUCK_MS
+        for cursor in self._cursors:
+            if cursor.ready_messages:
+                return True
+        for each in self.consumer_set if len(self.consumer_set) else ():
+            if (each.is_unlimited or each.is_passive) and each.inflight.messages:
+                return self._unacked_age_ms() >= STUCK_MS
+        return False
 
     def available_messages(self) -> int:
         """Messages its consumers would take at once, as far as one round looks."""

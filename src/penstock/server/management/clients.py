@@ -38,7 +38,7 @@ from penstock.adapters.amqp.management.statistics import (
     MESSAGE_COUNTS,
     OVERVIEW,
     broker_statistics,
-    vhost_statistics,
+    vhost_steps,
 )
 from penstock.adapters.amqp.management.views import (
     channel_name,
@@ -50,12 +50,14 @@ from penstock.adapters.amqp.management.views import (
 from penstock.engine.sampler import WINDOW_MS
 from penstock.server.management.request import (
     ANY,
+    QUEUES_AT_A_TIME,
     ApiContext,
     ApiRequest,
     EmptyResponse,
     HealthCheckFailed,
     RouteTable,
     bad_request,
+    in_pieces,
     not_found,
     paged,
 )
@@ -80,8 +82,8 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
     broker = api.broker
     settings, vhosts = broker.settings, list(broker.vhosts.values())
     connections = list(broker.connections.values())
-    queues = [queue for vhost in vhosts for queue in vhost.queues]
-    statistics = broker_statistics(broker, [vhost_statistics(vhost) for vhost in vhosts])
+    totals = [await in_pieces(vhost_steps(each), QUEUES_AT_A_TIME) for each in vhosts]
+    statistics = broker_statistics(broker, [each.statistics for each in totals])
     return {
         "management_version": settings.server_version,
         "rabbitmq_version": settings.server_version,
@@ -107,9 +109,9 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
         "object_totals": {
             "connections": len(connections),
             "channels": sum(len(each.channels) for each in connections),
-            "consumers": sum(queue.consumers for queue in queues),
+            "consumers": sum([each.consumers for each in totals]),
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
-            "queues": len(queues),
+            "queues": sum([each.queues for each in totals]),
         },
         "exchange_types": _exchange_types(),
         "listeners": [

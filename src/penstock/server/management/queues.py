@@ -42,6 +42,7 @@ from penstock.server.management.request import (
     EmptyResponse,
     RouteTable,
     bad_request,
+    listed,
     not_found,
     paged,
 )
@@ -102,8 +103,8 @@ class PublishRequest(msgspec.Struct):
 
 
 async def queues(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
-    vhosts = api.broker.vhosts.values() if vhost_name is None else [api.vhost(vhost_name)]
-    found = [each for vhost in vhosts for each in vhost.queues]
+    vhosts = list(api.broker.vhosts.values()) if vhost_name is None else [api.vhost(vhost_name)]
+    found = await listed(each for vhost in vhosts for each in vhost.queues)
     return await paged(request, found, partial(queue_view, api.broker))
 
 

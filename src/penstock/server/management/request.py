@@ -40,8 +40,12 @@ BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 PAGE_MAX: Final = 500
-VIEWS_AT_A_TIME: Final = 50
+VIEWS_AT_A_TIME: Final = 15
 """Rows made in one go; then others have their turn."""
+LISTED_AT_A_TIME: Final = 300
+"""Objects that are only listed in one go."""
+QUEUES_AT_A_TIME: Final = 100
+"""Queues that are added up in one go."""
 SEARCH_STEPS_MAX: Final = 8 * NAME_BYTES_MAX**2
 """Of a pattern in one name, and of all names that are looked at in one go: some milliseconds."""
 _ANYTHING_BEFORE: Final = re.compile(r"^\^?\.\*(?![?+*{])")
@@ -286,6 +290,16 @@ async def paged(
         "item_count": len(rows),
         "items": rows,
     }
+
+
+async def listed(items: Iterable[T]) -> list[T]:
+    """Very many that are found one by one; who gives them must not mind what happens meanwhile."""
+    found: list[T] = []
+    for each in items:
+        found.append(each)
+        if len(found) % LISTED_AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 async def _rows(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dict[str, Any]]:

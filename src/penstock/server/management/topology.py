@@ -48,6 +48,7 @@ from penstock.adapters.amqp.management.definitions import (
     permission_view,
     read_definitions,
 )
+from penstock.adapters.amqp.management.statistics import vhost_steps
 from penstock.adapters.amqp.management.views import (
     all_bindings,
     binding_view,
@@ -63,6 +64,7 @@ from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.adapters.amqp.users import USERS_MAX, User
 from penstock.server.management.request import (
     ANY,
+    QUEUES_AT_A_TIME,
     ApiContext,
     ApiError,
     ApiRequest,
@@ -84,12 +86,19 @@ IGNORED: Final = "ignored, for there is no such thing here"
 
 
 async def vhosts(api: ApiContext, request: ApiRequest) -> Any:
-    broker = api.broker
-    return await paged(request, broker.vhosts.values(), lambda each: vhost_view(broker, each))
+    found = [
+        (each, await in_pieces(vhost_steps(each), QUEUES_AT_A_TIME))
+        for each in list(api.broker.vhosts.values())
+    ]
+    return await paged(
+        request, found, lambda each: vhost_view(api.broker, each[0], each[1].statistics)
+    )
 
 
 async def vhost(api: ApiContext, _request: ApiRequest, name: str) -> dict[str, Any]:
-    return vhost_view(api.broker, api.vhost(name))
+    found = api.vhost(name)
+    totals = await in_pieces(vhost_steps(found), QUEUES_AT_A_TIME)
+    return vhost_view(api.broker, found, totals.statistics)
 
 
 async def put_vhost(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:

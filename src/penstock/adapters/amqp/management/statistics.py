@@ -9,7 +9,7 @@ Not here: the JSON around them (``views.py``), the counters of deliveries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -145,12 +145,26 @@ def deleted_queue_statistics(tally: DeliveryCounters) -> QueueStatistics:
     return QueueStatistics(0, 0, 0, 0, 0, *_delivery_counters(tally))
 
 
-def vhost_statistics(vhost: VirtualHost) -> QueueStatistics:
-    """Those of all its queues, and what deleted ones counted."""
-    whole = deleted_queue_statistics(vhost.gone)
+class VhostTotals(NamedTuple):
+    """A vhost at one moment, or nearly so."""
+
+    statistics: QueueStatistics
+    """Of all its queues, and of those that are deleted."""
+    queues: int
+    consumers: int
+
+
+def vhost_steps(vhost: VirtualHost) -> Generator[int, None, VhostTotals]:
+    """What it adds up to, freshly looked at; a step for each queue."""
+    total = list(deleted_queue_statistics(vhost.gone))
+    queues = consumers = 0
     for queue in vhost.queues:
-        whole = whole.plus(queue_statistics(queue))
-    return whole
+        figures = queue_statistics(queue)
+        total = [sum_ + each for sum_, each in zip(total, figures, strict=True)]
+        queues += 1
+        consumers += queue.consumers
+        yield 1
+    return VhostTotals(QueueStatistics(*total), queues, consumers)
 
 
 def broker_statistics(broker: AmqpBroker, vhosts: Iterable[QueueStatistics]) -> BrokerStatistics:

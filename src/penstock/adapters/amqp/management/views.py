@@ -17,6 +17,7 @@ import msgspec
 from penstock.adapters.amqp.management.statistics import (
     DELIVERY_COUNTERS,
     MESSAGE_COUNTS,
+    QueueStatistics,
     channel_key,
     channel_state,
     channel_statistics,
@@ -27,7 +28,6 @@ from penstock.adapters.amqp.management.statistics import (
     queue_state,
     queue_statistics,
     vhost_key,
-    vhost_statistics,
 )
 from penstock.adapters.amqp.topology.matching import Binding, to_queue
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
@@ -307,9 +307,11 @@ def default_binding(queue: str) -> Binding:
     return Binding("", to_queue(queue), queue, is_durable=True)
 
 
-def vhost_view(broker: AmqpBroker, vhost: VirtualHost) -> dict[str, Any]:
+def vhost_view(
+    broker: AmqpBroker, vhost: VirtualHost, statistics: QueueStatistics
+) -> dict[str, Any]:
     """One vhost with its totals."""
-    statistics, key = vhost_statistics(vhost), vhost_key(vhost)
+    key = vhost_key(vhost)
     return {
         "name": vhost.name,
         "description": "",
