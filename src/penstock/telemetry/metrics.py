@@ -10,6 +10,7 @@ takes a tenth of a second: whoever drives it lets others have their turns in bet
 text by ourselves: a library would want all of it at once.
 """
 
+from array import array
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from heapq import heappush, heappushpop
 from itertools import chain
@@ -373,7 +374,11 @@ def _topic_of(id_part: str) -> str:
 
 
 class Series:
-    """At most so many rows with labels, those of most weight, and one for all others."""
+    """At most so many rows with labels, those of most weight, and one for all others.
+
+    Packed: an object for each of very many rows would be work for the garbage collector, which does
+    all of it in one piece.
+    """
 
     def __init__(
         self, labels: Labels, columns: tuple[MetricColumn, ...], series_max: int | None
@@ -381,14 +386,16 @@ class Series:
         self._labels = labels
         self._columns = columns
         self._max = series_max
-        self._named: list[tuple[Labels, Row]] = []
+        # Those that are sure to be named: their labels as text, and a column of values each.
+        self._texts: list[str] = []
+        self._values = [array("d") for _ in columns]
         self._heap: list[tuple[float, int, Labels, Row]] = []
         self._number = 0
         self._rest: list[float] | None = None
 
     def add(self, labels: Labels, row: Row, weight: float, *, is_named: bool = False) -> None:
         if is_named or self._max is None:
-            self._named.append((labels, row))
+            self._name(labels, row)
             return
         # Equal weights are told apart by who came first.
         self._number -= 1
@@ -403,38 +410,34 @@ class Series:
             both = zip(self._rest, left_out, self._columns, strict=True)
             self._rest = [column[3]((mine, its)) for mine, its, column in both]
 
+    def _name(self, labels: Labels, row: Row) -> None:
+        self._texts.append(label_text(self._labels, labels))
+        for column, value in zip(self._values, row, strict=True):
+            column.append(value)
+
     def lines(self) -> Iterator[tuple[list[str], float]]:
         """The text, some lines at a time, and how many steps that was."""
-        rows = [(each[2], each[3]) for each in sorted(self._heap)] + self._named
-        self._heap, self._named = [], []
-        named: list[tuple[str, Row]] = []
-        while rows:
-            # What is done with goes at once: all of it together would take long to go.
-            part = rows[-LINES_A_PIECE:]
-            del rows[-LINES_A_PIECE:]
-            named += [(label_text(self._labels, labels), row) for labels, row in part]
+        self._heap.sort()
+        while self._heap:
+            _, _, labels, row = self._heap.pop()
+            self._name(labels, row)
             yield [], LABELS_STEPS
         if self._rest is not None:
-            others = (OTHER,) * len(self._labels)
-            named.append((label_text(self._labels, others), tuple(self._rest)))
-        for number, (name, text, kind, _) in enumerate(self._columns):
-            family = Family(kind, name, text, self._labels)
-            is_last = number == len(self._columns) - 1
-            for at in range(0, len(named), LINES_A_PIECE):
-                part_of = slice(at, at + LINES_A_PIECE)
-                for labels, row in named[part_of]:
-                    family.add_prepared(labels, row[number])
-                if is_last:
-                    named[part_of] = [_GONE] * len(named[part_of])
+            self._name((OTHER,) * len(self._labels), tuple(self._rest))
+        for (name, text, kind, _), column in zip(self._columns, self._values, strict=True):
+            family = Family(kind, name, text)
+            for at in range(0, len(self._texts), LINES_A_PIECE):
+                part = slice(at, at + LINES_A_PIECE)
+                for labels_text, value in zip(self._texts[part], column[part], strict=True):
+                    family.add_prepared(labels_text, value)
                 yield family.lines, LINES_STEPS
                 family.lines = []
             yield family.lines, 1
 
 
-_GONE: Final[tuple[str, Row]] = ("", ())
 LINES_A_PIECE: Final = 100
 LINES_STEPS: Final = LINES_A_PIECE / LINES_A_STEP
-LABELS_STEPS: Final = 3 * LINES_STEPS
+LABELS_STEPS: Final = 0.4
 
 
 def _topic_counts(topics: int, series: TopicSeries) -> Iterator[Family]:

@@ -251,3 +251,104 @@ def test_what_an_alarm_holds_after_a_close_is_shown_and_only_so_many_closely(ben
     ]
     assert found.stages_total == len(found.views) + 1
     assert found.stages_held == 3
+
+
+# ---- very many ----------------------------------------------------------------------------------
+
+
+def looked_at(steps):
+    """(pieces of a page, the most that one of them was) when it is made in pieces of 60 steps."""
+    pieces, left, most = 1, 60.0, 0.0
+    for each in steps:
+        most = max(most, each)
+        left -= each
+        if left <= 0:
+            pieces, left = pieces + 1, 60.0
+    return pieces, most
+
+
+def test_a_map_of_very_many_queues_is_made_in_many_small_steps(bench):
+    for number in range(1_000):
+        topic = bench.topic(f"t{number}")
+        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    pieces, most = looked_at(bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 30))
+    assert pieces >= 10
+    assert most <= 2.0, "no step is more than one view of a subscription"
+
+
+def test_what_goes_while_a_map_is_made_does_not_end_it(bench):
+    names = []
+    for number in range(20):
+        topic = bench.topic(f"t{number}")
+        names.append(topic.name)
+        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    connections = [bench.channel().connection for _ in range(20)]
+    for number, _ in enumerate(bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 10)):
+        if number % 3 == 0 and names:
+            bench.engine.delete_topic(names.pop())
+            connections.pop().close()
+            bench.settle()
+
+
+def test_the_log_connections_and_readers_are_shown_beside_very_many_queues(bench):
+    crowd(bench, 5)
+    for number in range(300):
+        topic = bench.topic(f"t{number}")
+        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    found = bench.engine.flow_map(bench.clock.monotonic_ms(), 60)
+    kinds = [view.kind for view in found.views]
+    assert {kind: kinds.count(kind) for kind in ("log", "connection", "channel")} == {
+        "log": 1,
+        "connection": 5,
+        "channel": 5,
+    }
+    assert kinds.count("queue") >= 20
+    assert kinds.count("subscription") >= 10
+    assert len(found.views) <= 80
+
+
+def swept(bench):
+    """A window passes, with one sweep in it."""
+    sampler = bench.engine.sampler
+    bench.advance(max(0, sampler.next_deadline_ms() - bench.clock.monotonic_ms()))
+    sweeps = sampler.sweeps
+    while sampler.sweeps == sweeps:
+        sampler.due(bench.clock.monotonic_ms())
+
+
+def test_the_busiest_are_shown_among_very_many_with_the_rates_of_their_hops(bench):
+    topics = [bench.topic(f"t{number}") for number in range(200)]
+    idle = [bench.channel() for _ in range(100)]
+    channel = bench.channel()
+    bench.publish(channel, topics[150], b"first")
+    bench.settle()
+    swept(bench)
+    bench.publish(channel, topics[150], *[b"x"] * 20)
+    bench.settle()
+    swept(bench)
+    found = bench.engine.flow_map(bench.clock.monotonic_ms(), 30)
+    shown = {view.id: view for view in found.views if view.per_s}
+    queue = topics[150].queues[0].stage.id
+    assert set(shown) == {"log", queue, channel.stage.id, channel.connection.stage.id}
+    assert {view.per_s for view in shown.values()} == {4.0}
+    assert shown[channel.connection.stage.id].hops == ((channel.stage.id, 4.0),)
+    assert shown[channel.stage.id].hops == ((queue, 4.0),)
+    assert shown[queue].hops == (("log", 4.0),)
+    assert found.stages_total == 1 + len(topics) + 2 * (len(idle) + 1)
+
+
+def test_of_very_many_that_lie_ready_those_that_were_read_are_looked_at_first(bench, monkeypatch):
+    monkeypatch.setattr("penstock.engine.flow_map.READERS_MAX", 3)
+    channel = bench.channel()
+    for number in range(10):
+        topic = bench.topic(f"t{number}")
+        subscription = bench.engine.create_subscription(
+            topic.name, "s", SubscriptionOptions(sees_unsynced=True)
+        )
+        if number == 6:
+            subscription.note_read()
+        bench.publish(channel, topic, *[b"x"] * (1 + number))
+    bench.settle()
+    found = bench.engine.flow_map(bench.clock.monotonic_ms(), 0)
+    shown = {view.name for view in found.views if view.kind == "subscription"}
+    assert shown == {"t6/s", "t9/s", "t8/s"}

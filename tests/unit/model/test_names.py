@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.model.names import NAME_BYTES_MAX, TopicName, topic_name
+from penstock.model.names import NAME_BYTES_MAX, TopicName, topic_name, topic_of_id
 
 
 def test_a_name_in_the_default_space_is_shown_alone():
@@ -48,3 +48,17 @@ def test_a_bad_name_is_refused_with_what_is_wrong(name, space, complaint):
 
 def test_the_longest_name_is_allowed():
     assert topic_name("x" * NAME_BYTES_MAX) == TopicName("", "x" * NAME_BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        TopicName("", "orders"),
+        TopicName("team", "a/b@c d"),
+        TopicName("", "fleeting", "non-persistent"),
+        TopicName("a@b", "%", "non-persistent"),
+    ],
+)
+def test_a_topic_is_found_again_by_its_id(name):
+    assert topic_of_id(name.id) == name
+    assert topic_of_id(name.id_part) == name

@@ -180,3 +180,33 @@ def test_time_held_is_counted_by_kind_and_reason_with_what_goes_on_now(events):
         ("queue", "flow"): 7,
     }
     assert events.stalled_ms_with([]) == {("connection", "flow"): 2500}
+
+
+def test_of_very_many_stages_every_kind_has_its_part_and_the_busiest_are_in_it(page):
+    queues = [StageView("queue", f"q{number}", per_s=float(number)) for number in range(3_000)]
+    few = [StageView("connection", f"c{number}") for number in range(5)]
+    readers = [StageView("subscription", f"s{number}") for number in range(3_000)]
+    shown = page(*queues, *readers, *few, LOG)["stages"]
+    kinds = [each["kind"] for each in shown]
+    assert len(shown) == STAGES_MAX
+    assert (kinds[0], kinds.count("connection")) == ("log", 5)
+    assert abs(kinds.count("queue") - kinds.count("subscription")) <= 1
+    busiest = [each["per_s"] for each in shown if each["kind"] == "queue"]
+    assert busiest[0] == 2_999.0
+    assert busiest == sorted(busiest, reverse=True)
+
+
+def test_a_stage_says_how_much_goes_where(page):
+    view = StageView("channel", "c/1", per_s=12.34, hops=(("queue/q/0", 12.34),), others=2)
+    (stage,) = [each for each in page(LOG, view)["stages"] if each["kind"] == "channel"]
+    assert stage["per_s"] == 12.3
+    assert stage["hops"] == [{"to": "queue/q/0", "per_s": 12.3}]
+    assert stage["others"] == 2
+
+
+def test_a_page_of_many_stages_is_made_in_steps():
+    clock = ManualClock(wall_ms=1_000_000, monotonic_ms=5000)
+    views = [StageView("queue", f"q{number}") for number in range(500)]
+    steps = list(flow_page_steps(FlowMap(views, 500), limits=(), events=(), clock=clock))
+    assert len(steps) >= 500
+    assert max(steps) <= 50

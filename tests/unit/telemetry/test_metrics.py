@@ -9,7 +9,7 @@ from penstock.engine.statistics import CounterFamilies, EngineStatistics, TopicS
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
-from penstock.telemetry.metrics import LABELS_STEPS, SERIES_MAX, Exposition, adapter_counters
+from penstock.telemetry.metrics import LINES_STEPS, SERIES_MAX, Exposition, adapter_counters
 from penstock.telemetry.statistics import (
     COMMIT_MESSAGES,
     LAG_SECONDS,
@@ -190,7 +190,7 @@ def test_the_page_of_very_many_topics_is_made_in_small_steps(samples):
 
     before, most = 0, 0
     for steps in Exposition().steps(engine(), process(), topics(), is_all=True):
-        assert 0 < steps <= LABELS_STEPS
+        assert 0 < steps <= LINES_STEPS
         most = max(most, len(looked) - before)
         before = len(looked)
     assert most == 1
