@@ -13,7 +13,7 @@ Not here: HTTP (``http/app.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -32,6 +32,9 @@ from penstock.settings.protocols import BACKPRESSURES
 logger = logging.getLogger(__name__)
 
 QUEUES_PER_CREATE_MAX: Final = 1024
+LOOK: Final = 0.2
+ROW: Final = 1.0
+"""Steps of ``server/view.py`` that a look at a topic is, and a row of a page."""
 
 
 class Administration:
@@ -71,14 +74,19 @@ class Administration:
 
     # Topics.
 
-    def topics(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Listing:
-        """A page of topics in order of creation."""
-        found = [
-            topic
-            for topic in self._engine.topics()
-            if (with_hidden or not topic.name.is_hidden) and contains in str(topic.name)
-        ]
-        rows = [topic_view(topic) for topic in found[offset : offset + PAGE_ROWS_MAX]]
+    def topics(
+        self, *, offset: int = 0, contains: str = "", with_hidden: bool = False
+    ) -> Generator[float, None, Listing]:
+        """A page of topics in order of creation; in steps, for there may be very many."""
+        found = []
+        for topic in self._engine.topics():
+            if (with_hidden or not topic.name.is_hidden) and contains in str(topic.name):
+                found.append(topic)
+            yield LOOK
+        rows = []
+        for topic in found[offset : offset + PAGE_ROWS_MAX]:
+            rows.append(topic_view(topic))
+            yield ROW
         return Listing(len(found), offset, rows)
 
     def topic(self, name: str, space: str = "") -> TopicView:
@@ -159,13 +167,15 @@ class Administration:
 
     # Groups.
 
-    def groups(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Listing:
+    def groups(
+        self, *, offset: int = 0, contains: str = "", with_hidden: bool = False
+    ) -> Generator[float, None, Listing]:
         """A page of (group, topic) pairs; groups that read nothing come last, without a topic."""
-        pairs = [
-            entry
-            for entry in self._group_subscriptions()
-            if (with_hidden or not entry.topic.name.is_hidden) and contains in entry.group
-        ]
+        pairs = []
+        for entry in self._group_subscriptions():
+            if (with_hidden or not entry.topic.name.is_hidden) and contains in entry.group:
+                pairs.append(entry)
+            yield LOOK
         seen = {(entry.protocol, entry.group) for entry in pairs}
         idle = [
             (protocol, group)
@@ -173,12 +183,12 @@ class Administration:
             for group in protocol.group_names()
             if (protocol, group) not in seen and contains in group
         ]
-        rows = [
-            group_view(each, self._clock.wall_ms())
-            for each in pairs[offset : offset + PAGE_ROWS_MAX]
-        ]
+        rows = []
+        for each in pairs[offset : offset + PAGE_ROWS_MAX]:
+            rows.append(group_view(each, self._clock.wall_ms()))
+            yield ROW
         past = max(0, offset - len(pairs))
-        rows += [idle_view(*each) for each in idle[past : past + PAGE_ROWS_MAX - len(rows)]]
+        rows += [idle_view(*one) for one in idle[past : past + PAGE_ROWS_MAX - len(rows)]]
         return Listing(len(pairs) + len(idle), offset, rows)
 
     def group(self, group: str) -> list[GroupView]:
@@ -270,7 +280,7 @@ class Administration:
             yield from self._group_subscriptions_of(topic)
 
     def _group_subscriptions_of(self, topic: Topic) -> Iterator[GroupSubscription]:
-        for name, subscription in topic.subscriptions.items():
+        for name, subscription in list(topic.subscriptions.items()):
             protocol = next(
                 (each for each in self._protocols if name.startswith(each.prefix)), None
             )

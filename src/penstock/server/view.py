@@ -309,6 +309,15 @@ class CachedPage(Generic[T]):
         return cast("T", page)
 
 
+async def in_pieces(steps: Steps[T]) -> T:
+    """What comes of steps; everybody else has a turn after each piece."""
+    while True:
+        is_done, found = _piece(steps)
+        if is_done:
+            return cast("T", found)
+        await asyncio.sleep(0)
+
+
 def _piece(steps: Steps[T]) -> tuple[bool, T | None]:
     """As many steps as may be made at once; whether that was all, and what came of it."""
     left = float(STEPS_A_PIECE)

@@ -830,7 +830,7 @@ class Subscription:
         return ready, unacked
 
     def stamp(self, now_ms: int) -> int:
-        """Another number whenever something moved; while messages lie about, at any other time."""
+        """Another number whenever something moved; while consumers take nothing, at any time."""
         found = self._settler.settled_messages + self._pipeline.redelivered_messages
         for cursor in self._cursors:
             settled = cursor.settled
@@ -844,7 +844,8 @@ class Subscription:
                     cursor.queue.durable_end,
                 )
             )
-        return found if self._unserved_since_ms is None else hash((found, now_ms))
+        is_idle = self._unserved_since_ms is None or not len(self.consumer_set)
+        return found if is_idle else hash((found, now_ms))
 
     def unsettled(self, queue_id: QueueId) -> int:
         """Messages that are not done; what is in flight and settled by others is no part of it."""

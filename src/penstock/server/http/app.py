@@ -23,14 +23,14 @@ import asyncio
 import contextlib
 import ipaddress
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,7 +39,7 @@ from penstock.model.errors import AlreadyExists, NotFound, PenstockError, Settin
 from penstock.server.admin import Administration
 from penstock.server.faults import FaultOrder, Faults
 from penstock.server.probes import AlarmLimits
-from penstock.server.view import BrokerView
+from penstock.server.view import BrokerView, in_pieces
 
 RABBITMQ: Final = "rabbitmq"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,10 +74,10 @@ def make_app(
         if request.query_params.get("compat") == RABBITMQ:
             return Response(await broker.rabbitmq_metrics_page(), media_type=PROMETHEUS)
         pieces = await broker.metrics_page(is_all="all" in request.query_params)
-        return _in_parts(pieces, PROMETHEUS)
+        return PartsResponse(pieces, PROMETHEUS)
 
     async def flow(_request: Request) -> Response:
-        return _in_parts([await broker.flow_page()], "application/json")
+        return PartsResponse([await broker.flow_page()], "application/json")
 
     found = [
         Route("/livez", livez),
@@ -103,19 +103,31 @@ PART_BYTES: Final = 64 * 1024
 """A large body goes out bit by bit: copying it is work, too."""
 
 
-def _in_parts(pieces: Sequence[bytes], media_type: str) -> Response:
-    body = b"".join(pieces)
-    if len(body) <= PART_BYTES:
-        return Response(body, media_type=media_type)
+class PartsResponse(Response):
+    """An answer made of pieces of text, in parts of some size."""
 
-    async def parts() -> AsyncIterator[bytes]:
-        for at in range(0, len(body), PART_BYTES):
-            yield body[at : at + PART_BYTES]
+    def __init__(self, pieces: Sequence[bytes], media_type: str) -> None:
+        size = sum([len(each) for each in pieces])
+        super().__init__(media_type=media_type, headers={"content-length": str(size)})
+        self._pieces = pieces
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        status = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **status})
+        for part in self._parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
             await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
 
-    return StreamingResponse(
-        parts(), media_type=media_type, headers={"content-length": str(len(body))}
-    )
+    def _parts(self) -> Iterator[bytes]:
+        part = bytearray()
+        for piece in self._pieces:
+            for at in range(0, len(piece), PART_BYTES):
+                part += piece[at : at + PART_BYTES]
+                if len(part) >= PART_BYTES:
+                    yield bytes(part)
+                    part.clear()
+        yield bytes(part)
 
 
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -319,7 +331,8 @@ class AdminApi:
         ]
 
     async def topics(self, request: Request) -> Response:
-        return _answer(lambda: self._admin.topics(**_paging(request)))
+        found = await in_pieces(self._admin.topics(**_paging(request)))
+        return _answer(lambda: found)
 
     async def topic(self, request: Request) -> Response:
         name, space = request.path_params["name"], request.query_params.get("space", "")
@@ -374,7 +387,8 @@ class AdminApi:
         return refusal(request, _CHANGES) or await self._durable(forget)
 
     async def groups(self, request: Request) -> Response:
-        return _answer(lambda: self._admin.groups(**_paging(request)))
+        found = await in_pieces(self._admin.groups(**_paging(request)))
+        return _answer(lambda: found)
 
     async def group(self, request: Request) -> Response:
         name = request.path_params["name"]
