@@ -223,7 +223,7 @@ class FlowMapper:
                 self._details -= 1 + len(channels)
             view = _connection(connection, chain.alarms.raised, self._now_ms)
             hops = [(each.stage.id, self._rates.channel(each)) for each in channels]
-            view = replace(view, per_s=self._rates.connection(connection), hops=_moving(hops))
+            view = replace(view, per_s=self._rates.connection(connection), hops=_busiest(hops))
             self._add(self._with_room(connection, view))
             yield VIEW
             for channel in channels:
@@ -244,7 +244,7 @@ class FlowMapper:
     def _channel(self, channel: Channel) -> StageView:
         view, rates = _channel(channel, self._now_ms), self._rates
         hops = [(each.stage.id, rates.hop(channel, each)) for each in list(channel.queue_credits)]
-        return replace(view, per_s=rates.channel(channel), hops=_moving(hops))
+        return replace(view, per_s=rates.channel(channel), hops=_busiest(hops))
 
     def _add_draining(self) -> Iterator[float]:
         """Channels that outlive their connection because their publishes are held (D23)."""
@@ -359,7 +359,7 @@ class FlowMapper:
                 self._spare -= 1
                 view = _stage(queue.stage, self._now_ms, log)
                 per_s = rates.queue(queue)
-                hops = _moving([(log[0].id, per_s)])
+                hops = _busiest([(log[0].id, per_s)])
                 self._add(replace(view, belongs_to=queue.topic.name.id, per_s=per_s, hops=hops))
                 yield VIEW
             else:
@@ -515,12 +515,12 @@ def finished(steps: Generator[float, None, T]) -> T:
             return cast("T", end.value)
 
 
-def _moving(hops: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Only those on which something goes, and not for ever many."""
-    return tuple([each for each in hops if each[1] > 0][:HOPS_MAX])
+def _busiest(hops: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """The busiest first, and not for ever many."""
+    return tuple(sorted(hops, key=lambda each: -each[1])[:HOPS_MAX])
 
 
-HOPS_MAX: Final = 100
+HOPS_MAX: Final = 32
 
 
 def _is_held(connection: Connection) -> bool:

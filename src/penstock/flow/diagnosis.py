@@ -119,7 +119,7 @@ class StageView(msgspec.Struct, frozen=True):
     per_s: float = 0.0
     """Messages a second through it; of a subscription those that are settled."""
     hops: tuple[tuple[str, float], ...] = ()
-    """(id of a stage, messages a second that go to it), where any do."""
+    """(id of a stage, messages a second that go to it), the busiest first."""
     others: int = 0
     """Connection: so many more wait for the same as it does, and have no view of their own."""
 
