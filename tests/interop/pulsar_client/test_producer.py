@@ -141,11 +141,11 @@ def test_later_is_later_for_shared_consumers(pulsar):
     reader = Reader(pulsar, topic, consumer_type=pulsar_client.ConsumerType.Shared)
     with pulsar.client().create_producer(topic) as producer:
         began = time.monotonic()
-        producer.send(b"later", deliver_after_ms=2500)
+        producer.send(b"later", deliver_after_ms=1800)
         producer.send(b"now")
     assert bodies(reader.take(2)) == [b"now", b"later"]
     # A broker may be a tick early (docs/pulsar.md).
-    assert time.monotonic() - began > 1
+    assert time.monotonic() - began > 0.5
 
 
 def test_texts_and_json_are_read_with_the_schemas_of_others(pulsar):
