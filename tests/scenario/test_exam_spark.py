@@ -3,6 +3,7 @@
 import pytest
 
 from kit.exam import Exam
+from penstock.engine.connection import ConnectionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.spark_brake import Backpressure
 from penstock.model.queries import CommitBatchRequest, LeaseRequest, PollRequest, StageRoomRequest
@@ -118,6 +119,32 @@ def test_a_query_that_holds_publishers_is_to_blame_and_its_part_is_the_cause(exa
     exam.bench.engine.set_policy(exam.orders.name, TopicPolicy())
     exam.bench.advance(1_000)
     exam.drain()
+
+
+@pytest.mark.parametrize("holds_channels", [False, True])
+def test_publishers_wait_for_the_query_that_is_behind_now_not_for_who_was_at_first(holds_channels):
+    exam = SparkExam()
+    policy = TopicPolicy(spark_backpressure=Backpressure.HARD, spark_backlog_messages_max=60)
+    exam.bench.engine.set_policy(exam.orders.name, policy)
+    channel = exam.bench.channel(ConnectionOptions(holds_channels=holds_channels))
+
+    def read(name, upto):
+        start = {"orders": {0: upto}}
+        poll = PollRequest(subscription=name, topics=["orders"], start=start, rows_max=ROWS)
+        exam.bench.engine.queries.poll(poll, Asker())
+        exam.bench.settle()
+
+    both = {"first", "second"}
+    for name in both:
+        read(name, 0)
+    exam.publish(exam.orders, 90, channel)
+    exam.bench.advance(1_000)
+    blamed = exam.found("holding", "unknown", "query/").culprit.name
+    read(blamed, 60)
+    read(blamed, 60)
+    exam.bench.advance(1_000)
+    (other,) = both - {blamed}
+    exam.found("holding", "unknown", f"query/{other}")
 
 
 def test_a_query_that_does_not_poll(exam):

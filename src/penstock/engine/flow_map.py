@@ -584,6 +584,9 @@ def _gate_reason(connection: Connection) -> tuple[Reason, str]:
     """What closed its gate; an alarm before anything else."""
     gate = connection.gate
     reason, culprit = next(iter((gate.resources or gate.reasons).items()))
+    for hold in connection.holds.values():
+        if hold.reason is reason:
+            return reason, hold.culprit  # of now, not of when the gate was closed
     if reason is Reason.FLOW and not connection.stage.is_blocked:
         # What closed it then was where its bytes were; they have moved on since.
         culprit = connection.bytes_culprit()
@@ -601,7 +604,8 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         view = replace(view, undone=left)
     hold = channel.hold
     if view.is_held:
-        return view
+        # For whom it waited when that began is the episode's; for whom it waits now is its hold's.
+        return view if hold is None else _held_by(view, hold)
     if hold is None:
         pending = channel.pending
         if pending is channel.connection.pending or not pending.is_held:
@@ -624,6 +628,16 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         culprit=str(hold.culprit),
         waits_for=_waits_for(hold.reason, hold.culprit),
         since_ms=channel.inbox[0].arrived_ms if channel.inbox else None,
+    )
+
+
+def _held_by(view: StageView, hold: Hold) -> StageView:
+    return replace(
+        view,
+        state="blocked" if hold.reason.is_resource else "flow",
+        reason=hold.reason,
+        culprit=str(hold.culprit),
+        waits_for=_waits_for(hold.reason, hold.culprit),
     )
 
 
