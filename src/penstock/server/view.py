@@ -115,17 +115,16 @@ class BrokerView:
         if not is_all and self._engine.topics_total > SERIES_MAX:
             named = (yield from self._flow_steps()).named
         process = yield from self._process_steps()
+        totals = self._engine.totals((yield from self._engine.connection_counts()))
         topics = self._topic_statistics()
         return (
-            yield from self._exposition.steps(
-                self._engine.totals(), process, topics, named=named, is_all=is_all
-            )
+            yield from self._exposition.steps(totals, process, topics, named=named, is_all=is_all)
         )
 
     def _rabbitmq_steps(self) -> Steps[bytes]:
         process = yield from self._process_steps()
-        topics = self._topic_statistics()
-        return (yield from rabbitmq_steps(self._engine.totals(), process, topics))
+        totals = self._engine.totals((yield from self._engine.connection_counts()))
+        return (yield from rabbitmq_steps(totals, process, self._topic_statistics()))
 
     def _topic_statistics(self) -> Iterator[TopicStatistics]:
         wall_ms = self._clock.wall_ms()
