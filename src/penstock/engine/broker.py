@@ -805,7 +805,7 @@ class Engine:
         for connection in list(self._connections.values()):
             channels += len(connection.channels)
             held += bool(connection.gate.reasons)
-            yield 0.05
+            yield 0.12
         return channels, held
 
     def totals(self, counts: tuple[int, int] | None = None) -> EngineStatistics:

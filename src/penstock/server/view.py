@@ -261,7 +261,7 @@ Steps = Generator[float, None, T]
 SHARE: Final = 0.2
 STEPS_A_PIECE: Final = 60
 """A millisecond, about; less on a machine without much else to do."""
-CHEAP: Final = 0.05
+CHEAP: Final = 0.12
 """Steps that a look at a counter is."""
 
 
