@@ -39,6 +39,9 @@ def stage(kind: str, name: str, **given: Any) -> Row:
         "sync": None,
         "oldest_ms": None,
         "members": [],
+        "per_s": 0.0,
+        "hops": [],
+        "others": 0,
         **given,
     }
 
