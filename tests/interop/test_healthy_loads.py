@@ -59,6 +59,7 @@ class Load:
         self._over = threading.Event()
         self._threads = []
         self._failures = []
+        self._queues = []
 
     def __enter__(self):
         return self
@@ -67,6 +68,10 @@ class Load:
         self._over.set()
         for thread in self._threads:
             thread.join(20)
+        # What is left in them when their reader goes would rightly be found beside the next load.
+        with opened(self.broker) as channel:
+            for name in self._queues:
+                channel.queue_delete(name)
         assert not self._failures, self._failures
 
     def _start(self, work, *arguments):
@@ -79,6 +84,12 @@ class Load:
 
         self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
+
+    def queue(self, name):
+        with opened(self.broker) as channel:
+            channel.queue_declare(name, durable=True)
+        self._queues.append(name)
+        return name
 
     def publish(self, amount, key, exchange=""):
         """``amount(tick)`` messages every twentieth of a second."""
@@ -109,25 +120,18 @@ class Load:
         self._start(work)
 
 
-def fresh(broker, name):
-    with opened(broker) as channel:
-        channel.queue_delete(name)
-        channel.queue_declare(name, durable=True)
-    return name
-
-
 def idle(load):
-    load.read(fresh(load.broker, "idle"))
+    load.read(load.queue("idle"))
 
 
 def steady(load):
-    name = fresh(load.broker, "steady")
+    name = load.queue("steady")
     load.read(name)
     load.publish(lambda _tick: 10, name)
 
 
 def bursty(load):
-    name = fresh(load.broker, "bursty")
+    name = load.queue("bursty")
     load.read(name, per_tick=30)
     load.publish(lambda tick: 400 if tick % 60 == 0 else 0, name)
 
@@ -136,7 +140,7 @@ def fan_out(load):
     with opened(load.broker) as channel:
         channel.exchange_declare("news", "fanout")
     for number in range(12):
-        name = fresh(load.broker, f"reader-{number}")
+        name = load.queue(f"reader-{number}")
         with opened(load.broker) as channel:
             channel.queue_bind(name, "news")
         load.read(name)
@@ -144,7 +148,7 @@ def fan_out(load):
 
 
 def drained(load):
-    name = fresh(load.broker, "backlog")
+    name = load.queue("backlog")
     with opened(load.broker) as channel:
         for _ in range(6_000):
             channel.basic_publish("", name, b"x" * 100)

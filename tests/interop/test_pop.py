@@ -126,7 +126,7 @@ def test_what_is_out_and_what_became_of_it_can_be_seen(client, rocketmq_broker):
     (seen,) = [each for each in group["topics"] if each["topic"] == "pop-seen"]
     assert seen["unacked"] == 2
     page = look("/metrics")
-    name = f'penstock_subscription_messages_unacked{{subscription="rocketmq/{client.group}",'
-    assert f'{name}topic="pop-seen"}} 2.0' in page
+    labels = f'topic="pop-seen",subscription="rocketmq/{client.group}"'
+    assert f"penstock_subscription_messages_unacked{{{labels}}} 2.0" in page
     assert 'penstock_rocketmq_pops_total{outcome="FOUND"}' in page
     assert 'penstock_rocketmq_popped_messages_total{event="acknowledged"}' in page
