@@ -72,11 +72,17 @@ class Board:
         """From now on it is counted who is named."""
         self._named.clear()
 
-    def named(self, culprit: str) -> tuple[bool, str]:
-        """Whether that one was named since then, and nobody else; with how often who was."""
+    def named(self, culprit: str, most: str = "") -> tuple[bool, str]:
+        """Whether such a one was named since then, and nobody else; with how often who was.
+
+        With ``most``, whether it was that one in most of the looks.
+        """
         mine = sum(count for each, count in self._named.items() if each.startswith(culprit))
         said = ", ".join(f"{each} in {count} looks" for each, count in self._named.items())
-        return 0 < mine == self._named.total(), said or "nobody was"
+        is_right = 0 < mine == self._named.total()
+        if most:
+            is_right = is_right and self._named[most] > self._named.total() / 2
+        return is_right, said or "nobody was"
 
     @property
     def sentence(self) -> str:

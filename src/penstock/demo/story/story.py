@@ -464,9 +464,9 @@ def spark_is_slow(story: Story) -> None:
         len(rows) >= SLOW_BATCHES and all(each.rows <= bound / 2 for each in rows),
         ", ".join(f"{each.rows} rows in {each.ms / 1000:.1f} s" for each in rows[:6]),
     )
-    # On a busy machine its other queries are behind the bound, too.
-    said = story.board.named("query/")
-    story.check("slow Spark: the broker names the query, and nobody else", *said)
+    # On a busy machine the other query is at the bound now and then, too.
+    said = story.board.named("query/", most="query/orders-rows")
+    story.check("slow Spark: the broker names the slow query, and nobody but queries", *said)
     job.slow_down(0)
     confirmed, refused = len(shop.confirmed), shop.refused
     story.say("Spark is fast again")

@@ -198,3 +198,5 @@ def test_who_is_named_is_counted_from_the_moment_that_it_is_watched(clients):
     board.look()
     assert board.named("log") == (True, "log in 2 looks")
     assert board.named("client/") == (False, "log in 2 looks")
+    assert board.named("log", most="log")[0]
+    assert not board.named("log", most="query/orders")[0]
