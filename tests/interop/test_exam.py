@@ -73,7 +73,8 @@ class Exam:
         time.sleep(1)
         later = self.answer()
         assert (later["id"], later["cause"]) == (found["id"], found["cause"]), later["sentence"]
-        assert later["since_ms"] == found["since_ms"]
+        # Told by the wall clock, of which each look takes its own reading.
+        assert abs(later["since_ms"] - found["since_ms"]) <= 2
 
     def ok(self):
         def asked():
