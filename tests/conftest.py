@@ -89,8 +89,14 @@ def chosen_seed(request):
 
 def pytest_collection_modifyitems(config, items):
     # Spark's tests share a JVM. First in line they stay with the first process of the suite: what
-    # others steal from it when they are idle is taken from the end.
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    # others steal from it when they are idle is taken from the end, where those are that start a
+    # Spark of their own.
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("spark") is None,
+            "spark" not in item.fixturenames,
+        )
+    )
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long"):

@@ -1,18 +1,23 @@
-"""The exam's bench: a broker on the manual clock, asked who is slow, with an unread queue beside.
+"""The exam's bench: a broker on the manual clock, asked who is slow at the promised instants.
 
     exam = Exam()                                   # or Exam(RocketmqBench)
     topic, subscription = exam.topic()
     reader = exam.reader(subscription, Window(5), "mailer")
+    exam.begins()                                   # ok until now
     exam.publish(topic, 50)
-    exam.found("behind", "slow-consumer", "consumer/", after_ms=6_000)
-    reader.ack()
-    exam.ok()
+    exam.found("behind", "slow-consumer", "consumer/", name="mailer")
+    reader.ack_all()
+    exam.ok_again()
 
-``found`` asks twice, in time and in the middle, unless it is told not to.
+``found`` lets the time pass that may go by until something of that severity is found
+(``FOUND_MS``), asks, and asks once more in the middle; ``ok_again`` asks when all must be well
+(``OK_MS``). What goes on while time passes (who publishes, acks, looks) is ``meanwhile``. An audit
+queue that nobody reads on purpose lies beside all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from kit.workbench import Workbench
@@ -23,8 +28,24 @@ from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 
 EVERYTHING: Final = SubscriptionOptions(sees_unsynced=True)
+AT_ONCE_MS: Final = 2_000
+FOUND_MS: Final = {
+    "alarm": AT_ONCE_MS,
+    "holding": AT_ONCE_MS,
+    "refusing": AT_ONCE_MS,
+    "discarding": AT_ONCE_MS,
+    "dead": AT_ONCE_MS,
+    "behind": 10_000,
+}
+"""Within which time of its beginning a thing is found, by its severity."""
+OK_MS: Final = 5_000
+"""Within which time of its end the answer is ``ok`` again."""
 MIDDLE_MS: Final = 1_500
 """How long after the first question the second one comes."""
+KINDS: Final = {"sub": "subscription"}
+"""Kinds whose ids begin with another word."""
+STEP_MS: Final = 500
+"""How often what goes on goes on."""
 
 
 class Outlet:
@@ -90,6 +111,8 @@ class Exam:
     ) -> None:
         own = FlowSettings(**{"pending_publishes_max": 0, **flow})
         self.bench: Any = make(Settings(flow=own, **(parts or {})))
+        self.meanwhile: Callable[[], object] | None = None
+        self._began_ms: int | None = None
         audit = self.bench.topic("audit")
         self.bench.engine.create_subscription(audit.name, "archive", EVERYTHING)
         self.bench.publish(self.bench.channel(), audit, *[b"x"] * 500)
@@ -113,18 +136,42 @@ class Exam:
         self.bench.publish(channel or self.bench.channel(), topic, *[b"x"] * count)
         self.bench.settle()
 
+    # Time.
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass, with what goes on meanwhile."""
+        end_ms, took_ms = self.now_ms + ms, 0
+        while self.now_ms < end_ms:
+            # What goes on may take time by itself, and must not make a question come too late.
+            if self.meanwhile is not None and self.now_ms + took_ms <= end_ms:
+                before_ms = self.now_ms
+                self.meanwhile()
+                took_ms = self.now_ms - before_ms
+                if took_ms:
+                    continue
+            self.bench.advance(min(STEP_MS, max(0, end_ms - self.now_ms)))
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.bench.clock.monotonic_ms())
+
     # Questions.
 
     def findings(self) -> list[Any]:
-        self.now = self.bench.engine.flow_map(self.bench.clock.monotonic_ms())
-        return findings_of(self.now.views, self.now.troubles, self.now.alarms, self.now.host)
+        self.map = self.bench.engine.flow_map(self.now_ms)
+        return findings_of(self.map.views, self.map.troubles, self.map.alarms, self.map.host)
 
     def answer(self) -> Any:
-        return answer_of(self.findings(), self.now.views)
+        return answer_of(self.findings(), self.map.views)
 
     def ok(self) -> None:
         answer = self.answer()
         assert answer.severity == "ok", answer.sentence
+
+    def begins(self) -> None:
+        """All is well until now; from now on it counts how long it takes to be found."""
+        self.ok()
+        self._began_ms = self.now_ms
 
     def found(
         self,
@@ -132,25 +179,52 @@ class Exam:
         cause: str,
         culprit: str,
         *,
+        name: str = "",
         waiting: list[str] | None = None,
-        is_lasting: bool = False,
+        within_ms: int = 0,
     ) -> Any:
-        """What is found now; of something that lasts the same must be found in its middle."""
-        answer = self._found(severity, cause, culprit, waiting)
-        if is_lasting:
-            self.bench.advance(MIDDLE_MS)
-            later = self._found(severity, cause, culprit, waiting)
-            assert later.id == answer.id
-            assert later.since_ms == answer.since_ms, "of the episode"
-        return answer
+        """What is found when it must be found at the latest, and in its middle; the latter.
 
-    def _found(self, severity: str, cause: str, culprit: str, waiting: list[str] | None) -> Any:
+        ``within_ms`` is for what is only said after a time of its own, as "never acks" is.
+        """
+        assert self._began_ms is not None, "begins() says when"
+        left_ms = self._began_ms + (within_ms or FOUND_MS[severity]) - self.now_ms
+        assert left_ms >= 0, "it is too late to ask if it is found in time"
+        self.pass_ms(left_ms)
+        expected = (severity, cause, culprit, name, waiting)
+        answer = self.now(*expected)
+        self.pass_ms(MIDDLE_MS)
+        later = self.now(*expected)
+        assert later.id == answer.id
+        assert later.since_ms == answer.since_ms, "of the episode"
+        return later
+
+    def now(
+        self,
+        severity: str,
+        cause: str,
+        culprit: str,
+        name: str = "",
+        waiting: list[str] | None = None,
+    ) -> Any:
+        """What is found at this moment."""
         answer = self.answer()
         assert (answer.severity, answer.cause) == (severity, cause), answer.sentence
         assert answer.culprit.id.startswith(culprit), answer.culprit
+        kind = answer.culprit.id.partition("/")[0]
+        assert answer.culprit.kind == KINDS.get(kind, kind), answer.culprit
+        assert not name or answer.culprit.name == name, answer.culprit
         assert answer.sentence
         assert answer.headline
-        if waiting is not None:
-            named = sorted(each.id for each in answer.waiters)
-            assert (named, answer.waiters_total) == (sorted(waiting), len(waiting)), named
+        named = sorted(each.id for each in answer.waiters)
+        wanted = sorted(waiting or [])
+        assert (named, answer.waiters_total) == (wanted, len(wanted)), named
         return answer
+
+    def ok_again(self) -> None:
+        """It ended just now: so much later all is well, and stays so."""
+        self._began_ms = None
+        self.pass_ms(OK_MS)
+        self.ok()
+        self.pass_ms(MIDDLE_MS)
+        self.ok()

@@ -8,7 +8,7 @@ What is not named is as of a stage that runs. ``tests/scenario/test_why.py`` ask
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.flow.diagnosis import NOTHING
+from penstock.flow.finding import NOTHING
 
 AT_MS: Final = 1_800_000_000_000
 """The moment of every answer."""

@@ -3,6 +3,7 @@
 Not here: queues, cursors and definitions; for a whole store in memory see ``storage.py``.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penstock.log.format import encode_batch
@@ -12,6 +13,7 @@ from penstock.log.storage import Storage
 from penstock.log.writer import LogWriter
 from penstock.model.ids import QueueId, QueueOffset
 from penstock.model.record import Record, neutral_record
+from penstock.testing.storage import MemoryStorage
 
 STORE_MS = 1_700_000_000_000
 
@@ -103,3 +105,26 @@ def recover(
     )
     positions = [record[0] for record in scan.records()]
     return positions, scan.finish()
+
+
+def positions_of(made: Iterable[Made]) -> list[int]:
+    return [each.position for each in made]
+
+
+def fill(maker: LogMaker, frames: int = 12, each: int = 3, size: int = 100) -> list[Made]:
+    """Frames of some records each, all of one size; everything that is in the log."""
+    for number in range(frames):
+        maker.append(*(f"{number}.{i}".encode().ljust(size, b".") for i in range(each)))
+    return maker.records
+
+
+def content_at(storage: MemoryStorage, maker: LogMaker, position: int) -> tuple[bytearray, int]:
+    """The file that holds a position, and the byte in it."""
+    segment = maker.segments.find(position)
+    assert segment is not None, position
+    return storage.files[segment.path], position - segment.base
+
+
+def flip(storage: MemoryStorage, maker: LogMaker, position: int, bit: int = 0) -> None:
+    content, at = content_at(storage, maker, position)
+    content[at] ^= 1 << bit

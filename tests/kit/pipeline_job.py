@@ -1,8 +1,8 @@
 """A pipeline whose commit dies at a chosen step, with all that belongs to it (``dying.py``).
 
-    PENSTOCK_DIE=letters python -m kit.pipeline_job FILE.toml
+    PENSTOCK_DIE=letters python -m kit.pipeline_job FILE.toml [FLOW ...]
 
-Every flow of the file runs until one of them has come to that step.
+Every flow of the file, or those that are named, runs until one of them has come to that step.
 """
 
 import sys
@@ -65,7 +65,7 @@ def main() -> None:
     vars(table_sink)["TableSink"] = DyingSink
     launch(
         pipeline,
-        pipeline.flows,
+        pipeline.only(tuple(sys.argv[2:])),
         RunOptions(),
         show=lambda figures: print(*(each.line() for each in figures), flush=True),
         is_stopping=lambda: False,

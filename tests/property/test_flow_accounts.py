@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from penstock.flow.confirms import ConfirmLedger
 from penstock.flow.credit import Gate
-from penstock.flow.diagnosis import ConsumerView, StageView, findings_of
+from penstock.flow.diagnosis import findings_of
 from penstock.flow.episodes import SLOTS, Journal, StallShare
 from penstock.flow.rate import TokenBucket
 from penstock.flow.reason import Reason
+from penstock.flow.views import ConsumerView, StageView
 
 quick = settings(max_examples=100, deadline=None)
 

@@ -8,7 +8,7 @@ takes (never starved), and what was granted, gathered and is unreceived adds up 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.pulsar.consumer.receiver_queue import Permits
+from penstock.client.pulsar.consumer.receiver_queue import ReceiverPermits
 
 STEPS = st.lists(
     st.one_of(
@@ -30,7 +30,7 @@ class Life:
     """A consumer, and the broker's account of it."""
 
     def __init__(self, size):
-        self.permits = Permits(size)
+        self.permits = ReceiverPermits(size)
         self.size = size
         self.broker = 0
         self.queue = 0
@@ -133,7 +133,7 @@ def test_an_application_that_receives_is_never_starved(size, steps, batches):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=40))
 def test_a_queue_of_0_is_granted_as_many_as_wait_and_never_starves_them(rounds):
-    permits = Permits(0)
+    permits = ReceiverPermits(0)
     assert permits.connected() == 0
     broker = queue = 0
     for receivers, batch in rounds:

@@ -60,6 +60,9 @@ FRAMES = b"".join([
     encode(command("ACK", consumer_id=1, ack_type="Individual",
                    message_id=[{"ledgerId": 1, "entryId": 2, "ack_set": [3, -1]}])),
     encode(command("PING")),
+    encode(command("PING", waits=[{
+        "consumer_id": 1, "cause": "LISTENERS", "waiting": 1000, "limit": 4, "lasted_ms": 12_000,
+    }])),
 ])  # fmt: skip
 SEND = b"".join(
     payload_frame(

@@ -58,26 +58,30 @@ def watch(endpoints, kind):
     """Bottlenecks named until it is that one, at most two seconds, and in the looks after that."""
     until = time.monotonic() + PRESSURE_S_MAX
     while not is_pressed(page := flow(endpoints)):
-        assert time.monotonic() < until, f"nobody ever had to wait: {page['diagnosis']}"
+        assert time.monotonic() < until, f"nobody ever had to wait: {page['answer']}"
         time.sleep(POLL_S)
     began = time.monotonic()
-    first = [page["diagnosis"]["kind"]]
+    first = [page["answer"]["kind"]]
     while kind not in first and time.monotonic() < began + NAMED_S_MAX:
-        first.append(flow(endpoints)["diagnosis"]["kind"])
+        first.append(flow(endpoints)["answer"]["kind"])
         time.sleep(POLL_S)
     looks = []
     for _ in range(LOOKS):
-        looks.append(flow(endpoints)["diagnosis"])
+        looks.append(flow(endpoints)["answer"])
         time.sleep(POLL_S)
     return first, looks
 
 
-def check(endpoints, kind):
+def check(endpoints, kind, cause):
     first, looks = watch(endpoints, kind)
     assert kind in first, (first, looks)
+    # A machine that does other things, too, may have the log in between for a moment, rightly.
     found = [each for each in looks if each["kind"] == kind]
     assert len(found) > LOOKS // 2, (first, looks)
-    return found[-1]
+    last = found[-1]
+    assert (last["severity"], last["culprit"]["kind"], last["cause"]) == ("holding", kind, cause)
+    assert last["waiters_total"] == 1
+    return last
 
 
 def test_small_transient_messages_with_many_bindings_are_limited_by_the_channel():
@@ -89,7 +93,7 @@ def test_small_transient_messages_with_many_bindings_are_limited_by_the_channel(
         with AmqpFlood(
             endpoints["amqp"], exchange="news", key="", body=b"x" * 20, is_persistent=False
         ):
-            found = check(endpoints, "channel")
+            found = check(endpoints, "channel", "routing")
     assert "parsing and routing" in found["sentence"]
     assert found["chain"][0].startswith("connection amqp-")
 
@@ -98,7 +102,7 @@ def test_many_small_persistent_messages_for_one_queue_are_limited_by_the_queue()
     with broker() as endpoints, channel(endpoints) as setup:
         setup.queue_declare("hot", durable=True)
         with AmqpFlood(endpoints["amqp"], exchange="", key="hot", body=b"x" * 20):
-            found = check(endpoints, "queue")
+            found = check(endpoints, "queue", "index")
     assert found["name"] == "hot"
     assert [each.split(" ")[0] for each in found["chain"]] == ["connection", "channel"]
 
@@ -109,5 +113,5 @@ def test_large_persistent_messages_are_limited_by_the_log():
         order = {"fault": "sync-delay", "ms": SLOW_SYNC_MS}
         assert send("POST", "/api/faults", order, at=address(Path(), endpoints["http"]))[0] == 200
         with AmqpFlood(endpoints["amqp"], exchange="", key="pictures", body=b"x" * 500_000):
-            found = check(endpoints, "log")
+            found = check(endpoints, "log", "slow")
     assert "the disk" in found["sentence"]

@@ -188,6 +188,7 @@ def test_the_settings_are_the_same(form):
 @pytest.fixture(scope="module")
 def busy():
     """Asks a broker that has clients of both protocols."""
+    # There must be a finding whose shape is pinned, and nobody wants to wait five seconds for it.
     at_once = ("--set", "flow.behind_ms=0")
     with running_broker("--faults", *at_once) as broker, TrafficOf(broker) as traffic:
         yield traffic

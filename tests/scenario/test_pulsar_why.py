@@ -16,10 +16,13 @@ from click.testing import CliRunner
 
 from kit.pulsar_peer import PulsarPeer, PulsarRest
 from penstock.cli.why import command
+from penstock.client.pulsar import Client, InitialPosition
 from penstock.testing.running import eventually, running_broker
 
 AT_ONCE = ("--set", "flow.behind_ms=0")
-"""Whoever waits is behind: tests do not wait for five seconds to go by."""
+"""Whoever waits is behind: two dozen states are brought about over sockets, and five seconds for
+each would be two minutes. In which time each is found with the setting a broker comes with is asked
+on the manual clock (``test_exam_pulsar.py``)."""
 HOUR_MS = 3_600_000
 LARGE = b"x" * 100_000
 
@@ -145,6 +148,60 @@ def test_no_permits(place):
         r"messages: nobody pulls \(consumer ann of clerks on pulsar-\d+ [0-9.:]+\)\."
     )
     assert re.fullmatch(wanted, place.finding())
+
+
+@pytest.fixture
+def client(place):
+    host, port = place.broker.address("pulsar")
+    with Client(f"pulsar://{host}:{port}") as found:
+        yield found
+
+
+def subscribed(place, client, **options):
+    """By Penstock's own client, which says why it takes no more."""
+    return client.subscribe(
+        place.topic,
+        "clerks",
+        consumer_name="ann",
+        receiver_queue_size=4,
+        initial_position=InitialPosition.EARLIEST,
+        **options,
+    )
+
+
+def hears(place, cause):
+    """The broker is told within seconds, and names the consumer for it."""
+    eventually(
+        lambda: (place.seen("ann").get("says") or {}).get("cause") == cause,
+        what=f"{cause} is heard of; {place.seen('ann')}",
+    )
+
+
+def test_our_client_says_that_its_application_takes_nothing_and_then_that_it_does(place, client):
+    place.publish(*[b"x"] * 10)
+    consumer = subscribed(place, client)
+    hears(place, "not-received")
+    assert place.seen("ann")["says"]["waiting"] == 4
+    said = place.finding()
+    assert "6 messages are ready" in said
+    assert "4 messages" in said
+    assert "receiver queue" in said
+    for _ in range(10):
+        consumer.acknowledge(consumer.receive(10_000))
+    eventually(lambda: not place.finding(), what="all is well again")
+    hears(place, None)
+
+
+def test_our_client_says_that_it_is_paused(place, client):
+    consumer = subscribed(place, client)
+    consumer.pause()
+    hears(place, "paused")
+    place.publish(*[b"x"] * 10)
+    eventually(
+        lambda: "is paused by its application" in place.finding(),
+        what=f"{place.page()['findings']}",
+    )
+    assert "is paused by its application" in place.about(place.seen("ann")["name"])
 
 
 def test_unacked_messages(place):
@@ -345,7 +402,7 @@ def test_a_producer_held_by_a_quota_is_named_with_who_has_not_acked(place):
     assert re.fullmatch(wanted, culprit)
     said = place.about(stage)
     assert re.match(
-        rf"channel pulsar-\d+ [0-9.:]+ {stage} is held by a limit \(quota\): {wanted}; ", said
+        rf"channel pulsar-\d+ [0-9.:]+ {stage} is held by a limit \(quota\): {wanted}[.;]", said
     )
 
 

@@ -3,9 +3,12 @@
 The workers have Python, pyspark and pyarrow, and nothing of ours: what their tasks need comes with
 the query, as the zip of ``penstock spark package``.
 
+One of the two is lost on the way: an executor, or a whole worker with what it runs.
+
 Takes half a minute and four JVMs, so it runs with ``--long`` only.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,6 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 MESSAGES = 3000
 EXECUTOR = b"CoarseGrainedExecutorBackend"
+WORKER = b"org.apache.spark.deploy.worker.Worker"
 BARE = "PENSTOCK_BARE"
 """Variable of the workers' environment, which executors and their Python inherit."""
 
@@ -96,8 +100,8 @@ def python_of(directory):
     return script
 
 
-def executors(directory):
-    """Processes of executors that work below a directory."""
+def processes(name, directory):
+    """Those of a class of Spark that work below a directory."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -105,8 +109,21 @@ def executors(directory):
             place = (path / "cwd").readlink()
         except OSError:
             continue
-        if EXECUTOR in words and place.is_relative_to(directory):
+        if name in words and (place.is_relative_to(directory) or os.fsencode(directory) in words):
             found.append(int(path.name))
+    return found
+
+
+def family(process):
+    """A process and all that it started."""
+    children = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(path.name))
+    found = [process]
+    for each in found:
+        found += children.get(each, [])
     return found
 
 
@@ -117,8 +134,8 @@ class Driver:
         self.place = place
         self._words = words
 
-    def run(self, commits):
-        """Run it, and kill an executor when ``commits`` has two batches."""
+    def run(self, checkpoint, victim):
+        """Run it; in the middle of a batch, when two are done, kill a worker or an executor."""
         python = str(python_of(self.place))
         environment = {
             **os.environ, "SPARK_LOCAL_IP": "127.0.0.1",
@@ -129,20 +146,36 @@ class Driver:
                 [sys.executable, "-m", *self._words], stdout=log, stderr=log, env=environment
             )
         try:
-            eventually(
-                lambda: driver.poll() is not None or len(list(commits.glob("[0-9]*"))) >= 2,
-                seconds=300,
-            )
-            mine = executors(self.place)
+            self.wait_for_batch(driver, checkpoint, 2)
+            assert len(processes(EXECUTOR, self.place)) == 2, self.said()
+            mine = processes(victim, self.place)
             assert len(mine) == 2, self.said()
-            os.kill(mine[0], signal.SIGKILL)
+            batch = self.wait_for_batch(driver, checkpoint, 2)
+            lost = family(mine[0])
+            for each in lost:
+                os.kill(each, signal.SIGKILL)
+            assert not (checkpoint / "commits" / str(batch)).exists(), "it was done already"
             began = time.monotonic()
             code = driver.wait(400)
         finally:
             driver.kill()
             driver.wait()
         assert code == 0, self.said()
-        print(f"killed executor {mine[0]}, the rest took {time.monotonic() - began:.1f} s")
+        took_s = time.monotonic() - began
+        print(f"batch {batch}: killed {len(lost)} processes, the rest took {took_s:.1f} s")
+
+    def wait_for_batch(self, driver, checkpoint, done):
+        """Until a batch is under way, with so many before it; its number."""
+        until = time.monotonic() + 300
+        while driver.poll() is None and time.monotonic() < until:
+            planned, committed = (
+                {int(each.name) for each in (checkpoint / name).glob("[0-9]*")}
+                for name in ("offsets", "commits")
+            )
+            if len(committed) >= done and planned - committed:
+                return max(planned)
+            time.sleep(0.005)
+        return pytest.fail(f"no batch is under way: {self.said()}", pytrace=False)
 
     def said(self):
         return (self.place / "driver.log").read_text(errors="replace")[-3000:]
@@ -161,14 +194,18 @@ def numbers():
         yield f"127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("target", ["", "copies"], ids=["files", "topic"])
-def test_a_cluster_does_the_same_also_when_it_loses_an_executor(master, numbers, tmp_path, target):
+@pytest.mark.parametrize(
+    ("target", "victim"), [("", EXECUTOR), ("copies", WORKER)], ids=["files", "topic"]
+)
+def test_a_cluster_does_the_same_also_when_it_loses_an_executor_or_a_worker(
+    master, numbers, tmp_path, target, victim
+):
     result = tmp_path / "result"
     words = ["kit.spark_job", "--rows", "200", "--endpoint", numbers, "--topic", "numbers"]
     words += ["--place", str(tmp_path), "--result", str(result), "--master", master]
     words += ["--zip", str(write_executor_zip(tmp_path))]
     words += ["--to", target] if target else []
-    Driver(tmp_path, *words).run(tmp_path / "checkpoint" / "commits")
+    Driver(tmp_path, *words).run(tmp_path / "checkpoint", victim)
     assert sorted(map(int, result.read_text().split())) == [*range(MESSAGES)]
 
 
@@ -198,13 +235,15 @@ def parse(row):
 """
 
 
-def test_flows_of_a_pipeline_run_on_a_cluster_as_they_do_at_home(master, numbers, tmp_path):
+def test_flows_of_a_pipeline_run_on_a_cluster_that_loses_a_worker_as_they_do_at_home(
+    master, numbers, tmp_path
+):
     text = FLOWS.replace("MASTER", master).replace("ENDPOINT", numbers)
     (tmp_path / "flows.toml").write_text(text)
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     words = ["penstock", "pipeline", "run", str(tmp_path / "flows.toml"), "--once", "--json"]
     driver = Driver(tmp_path, *words)
-    driver.run(tmp_path / "penstock-pipelines" / "table" / "checkpoint" / "commits")
+    driver.run(tmp_path / "penstock-pipelines" / "table" / "checkpoint", WORKER)
     found = duckdb.sql(f"SELECT id FROM '{tmp_path}/table/**/*.parquet'").fetchall()
     dead = [int(each.body) for each in topic_rows(numbers, "table-dead")]
     copied = [int(each.body) for each in topic_rows(numbers, "copies")]

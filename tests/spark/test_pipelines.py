@@ -18,18 +18,20 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from kit.rocketmq.clusters import free_ports
 from kit.topic_rows import topic_rows
 from penstock.cli import main as cli
 from penstock.cli.pipeline import shipped
 from penstock.client import ClientError, Message
 from penstock.model.errors import PenstockError
-from penstock.pipelines import runner
+from penstock.pipelines import query, runner
 from penstock.pipelines.compaction import compact
 from penstock.pipelines.flow_file import load_pipeline
-from penstock.pipelines.launch import RunOptions, dry_run, launch
+from penstock.pipelines.launch import RunOptions, dry_run, launch, sources_of
 from penstock.pipelines.state import StateError
 from penstock.pipelines.table import Table
-from penstock.testing.running import BrokerProcess
+from penstock.spark.listener import PenstockListener
+from penstock.testing.running import BrokerProcess, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -91,7 +93,9 @@ class Shop:
     def publish(self, *numbers):
         """Number n as JSON, with junk for a body when n ends in 7."""
         for number in numbers:
-            body = b"junk" if number % 10 == 7 else json.dumps({"id": number}).encode()
+            # One has a field that no other had before.
+            fields = {"id": number, **({"size": 1} if number == 48 else {})}
+            body = b"junk" if number % 10 == 7 else json.dumps(fields).encode()
             message = Message(self.topic, body, keys=f"k{number}", properties={"n": str(number)})
             self._producer.send(message)
 
@@ -151,12 +155,12 @@ sql = "SELECT *, date(timestamp) AS day FROM messages"
 to = { parquet = "archive", partition_by = ["topic", "day"] }
 [flow.rows]
 from = { topics = "TOPIC" }
-decode = { format = "json" }
+decode = { format = "json", samples = 10 }
 sql = "SELECT value.id, key FROM messages"
 to = { delta = "rows" }
 [flow.mapped]
 from = { topics = "TOPIC", max_rows = 25 }
-decode = { format = "json", schema = "id long" }
+decode = { format = "json", samples = 10 }
 map = "functions:enrich"
 output = "id long, origin string"
 retry = { max_attempts = 2, delays = "1s" }
@@ -175,6 +179,8 @@ def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop)
     figures = shop.run(flows)
     assert (figures["rows"].rows, figures["rows"].rows_out, figures["rows"].dead) == (50, 45, 5)
     assert (figures["mapped"].retries, figures["mapped"].dead) == (5, 5)
+    for flow in ("rows", "mapped"):
+        assert (figures[flow].new_fields, figures[flow].new_field) == (1, "size")
     good = [n for n in range(50) if n % 10 != 7]
 
     # Everybody reads the same, without knowing of Spark.
@@ -239,6 +245,11 @@ def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_sto
     shop.run(replay, is_stopping=lambda: bool(stopping), show=stop)
     some = len(shop.messages(f"{shop.topic}-again"))
     assert 0 < some < 59
+    # As if it had been killed before Spark noted its last batch: nothing is sent twice.
+    commits = shop.directory / "penstock-pipelines" / "replay" / "checkpoint" / "commits"
+    last = max(int(each.name) for each in commits.glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink(missing_ok=True)
     shop.run(replay.replace('rate = "5"', 'rate = "off"'))
     again = shop.messages(f"{shop.topic}-again")
     numbers = [int(properties["n"]) for _, properties, _ in again]
@@ -246,39 +257,66 @@ def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_sto
     assert {key for key, _, _ in again} == {f"k{n}" for n in numbers}
 
 
-def test_duplicates_are_dropped_by_their_message_id_and_windows_close(shop):
-    for number in (1, 2, 1, 3, 2):
-        message = Message(shop.topic, b"%d" % number, properties={"message_id": f"m{number}"})
-        shop._producer.send(message)
-    figures = shop.run(
-        """
-        [flow.unique]
-        from = { topics = "TOPIC" }
-        deduplicate = { by = "properties['message_id']", within = "1h" }
-        sql = "SELECT cast(body AS string) AS body FROM messages"
-        to = { parquet = "unique" }
-        [flow.own]
-        from = { topics = "TOPIC", columns = ["body"] }
-        deduplicate = { within = "1h" }
-        map = "functions:echo"
-        dead = { topic = "TOPIC-dead" }
-        to = { topic = "TOPIC-echo" }
-        """
+UNIQUE = """
+[flow.unique]
+from = { topics = "TOPIC" }
+deduplicate = { by = "properties['message_id']", within = "1h" }
+sql = "SELECT cast(body AS string) AS body FROM messages"
+to = { parquet = "unique" }
+[flow.own]
+from = { topics = "TOPIC", columns = ["body"] }
+deduplicate = { within = "1h" }
+map = "functions:echo"
+retry = { max_attempts = 2, delays = "1s" }
+dead = { topic = "TOPIC-dead" }
+to = { topic = "TOPIC-echo" }
+[flow.windows]
+from = { topics = "TOPIC" }
+watermark = { column = "timestamp(properties['at'])", delay = "10s" }
+sql = '''
+SELECT date_format(window.start, 'mm') AS minute, count(*) AS orders
+FROM messages GROUP BY window(event_time, '1 minute')
+'''
+to = { parquet = "windows" }
+"""
+
+
+def test_duplicates_are_dropped_by_their_id_and_windows_close(shop):
+    def publish(number, at):
+        properties = {"message_id": f"m{number}", "at": f"2026-01-31 12:{at}"}
+        shop._producer.send(Message(shop.topic, b"%d" % number, properties=properties))
+
+    for number, at in ((1, "00:10"), (2, "00:50"), (1, "01:05"), (3, "01:30"), (2, "05:00")):
+        publish(number, at)
+    # Their clients gave those ids; these two have one that their publisher gave.
+    twice = shop.session.createDataFrame(
+        [("m8", b"8"), ("m8", b"8")], "message_id string, body binary"
     )
-    assert sorted(shop.table("unique", "body")) == [("1",), ("2",), ("3",)]
-    # Each has an id of its own that its client gave it.
-    assert (figures["own"].rows_out, figures["own"].retries) == (4, 1)
-    echoed = sorted((key, body) for key, _, body in shop.messages(f"{shop.topic}-echo"))
-    assert echoed == [("echo", b"1"), ("echo", b"1"), ("echo", b"2"), ("echo", b"2")]
-    assert shop.messages(f"{shop.topic}-dead") == []
+    options = {"endpoint": shop.endpoint, "topic": shop.topic}
+    twice.write.format("penstock").mode("append").options(**options).save()
+    figures = shop.run(UNIQUE)
+    assert sorted(shop.table("unique", "body")) == [("1",), ("2",), ("3",), ("8",)]
+    # The same bodies of another id are no duplicates.
+    assert (figures["own"].rows_out, figures["own"].retries) == (5, 1)
+    # That of the last message may still get more.
+    assert sorted(shop.table("windows")) == [("00", 2), ("01", 2)]
+    publish(4, "00:20")
+    publish(5, "05:30")
+    publish(6, "07:00")
+    figures = shop.run(UNIQUE, "own", "windows")
+    assert sorted(shop.table("windows")) == [("00", 2), ("01", 2), ("05", 2)]
+    assert figures["windows"].late == 1
+    # A message that comes again because it failed is no duplicate.
+    assert figures["own"].dead == 1
+    echoed = sorted(body for _, _, body in shop.messages(f"{shop.topic}-echo"))
+    assert echoed == [b"1", b"1", b"2", b"2", b"4", b"5", b"6", b"8"]
+    (letter,) = shop.messages(f"{shop.topic}-dead")
+    assert (letter.body, letter.properties["penstock.attempts"]) == (b"3", "2")
 
 
-def test_a_flow_that_is_stopped_ends_its_batch_and_goes_on_with_the_next(shop):
-    flow = """
-        [flow.live]
-        from = { topics = "TOPIC" }
-        to = { parquet = "live", roll_time = "100ms" }
-        """
+def test_the_example_runs_as_it_is_ends_its_batch_when_stopped_and_goes_on_with_the_next(shop):
+    flow = shipped("example").read_text().replace('["orders"]', '["TOPIC"]')
+    flow = flow.replace('"5s"', '"100ms"')
     shop.publish(*range(10))
     stopping = []
 
@@ -287,19 +325,20 @@ def test_a_flow_that_is_stopped_ends_its_batch_and_goes_on_with_the_next(shop):
             stopping.append(True)
 
     figures = shop.run(flow, is_once=False, is_stopping=lambda: bool(stopping), show=stop)
-    assert figures["live"].state == "stopped"
-    assert len(shop.table("live")) == 10
-    commits = shop.directory / "penstock-pipelines" / "live" / "checkpoint" / "commits"
-    assert max(int(each.name) for each in commits.glob("[0-9]*")) == figures["live"].batch
+    assert figures["orders"].state == "stopped"
+    # One is no JSON.
+    assert (len(shop.table("out/orders")), figures["orders"].dead) == (9, 1)
+    commits = shop.directory / "penstock-pipelines" / "orders" / "checkpoint" / "commits"
+    assert max(int(each.name) for each in commits.glob("[0-9]*")) == figures["orders"].batch
     shop.publish(*range(10, 15))
     shop.run(flow)
-    assert len(shop.table("live")) == 15
+    assert sorted(shop.table("out/orders", "id")) == [(n,) for n in range(15) if n != 7]
     with pytest.raises(StateError, match="its sql changed since its checkpoint was made"):
-        shop.run(flow.replace("to =", 'sql = "SELECT key FROM messages"\nto ='))
+        shop.run(flow.replace("cents / 100", "cents / 10"))
     with pytest.raises(StateError, match="has rows of it already"):
         shop.run(f'state = "elsewhere"\n{flow}')
     shop.run(flow, is_reset=True)
-    assert len(shop.table("live")) == 30
+    assert len(shop.table("out/orders")) == 28
 
 
 def test_a_flow_that_falls_behind_holds_its_publishers_and_why_names_it(shop, broker):
@@ -355,9 +394,15 @@ def test_a_flow_that_falls_behind_holds_its_publishers_and_why_names_it(shop, br
         ),
         ('decode = { format = "json" }\nto = { parquet = "o" }', "no message yet has a JSON"),
         ('watermark = { column = "at" }\nto = { parquet = "o" }', "at"),
+        (
+            'sql = "SELECT body, 1 AS expire FROM messages"\nto = { topic = "o" }',
+            "column expire is",
+        ),
+        ('to = { topic = "o", endpoint = "127.0.0.1:1" }', "flow 'x': no answer from Penstock's"),
     ],
 )
-def test_a_dry_run_says_what_is_wrong_in_one_sentence(shop, flow, words):
+def test_a_dry_run_says_what_is_wrong_in_one_sentence(shop, monkeypatch, flow, words):
+    monkeypatch.setattr(query, "ASK_S", 0.2)
     pipeline = shop.pipeline(f'[flow.x]\nfrom = {{ topics = "TOPIC" }}\n{flow}')
     with pytest.raises(PenstockError, match=words):
         dry_run(pipeline, pipeline.flows, session=shop.session)
@@ -374,8 +419,27 @@ def test_a_dry_run_names_the_columns_of_each_target_and_a_missing_topic(shop):
         dry_run(pipeline, pipeline.flows, session=shop.session)
 
 
+def queries_at(broker):
+    with urllib.request.urlopen(f"http://{broker.endpoints['http']}/api/queries") as page:
+        return {each["name"]: each for each in json.load(page)["queries"]}
+
+
+@pytest.fixture
+def listened(shop):
+    """``listened(text)``: while a pipeline's flows run, the broker is told how."""
+    made = []
+
+    def listen(text):
+        made.append(PenstockListener(sources=sources_of(shop.pipeline(text).flows)))
+        shop.session.streams.addListener(made[-1])
+
+    yield listen
+    for each in made:
+        shop.session.streams.removeListener(each)
+
+
 def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
-    shop, admin, tmp_path, monkeypatch
+    shop, admin, broker, listened, monkeypatch
 ):
     monkeypatch.setattr(runner, "RESTARTS_MAX_ONCE", 1)
     flows = """
@@ -399,7 +463,11 @@ def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
     control = shop.directory / ".gone.penstock"
     shutil.rmtree(control / "staged")
     (control / "staged").write_text("somebody's")
+    listened(flows)
     texts = shop.failures(flows)
+    # The broker knows it, too, of a flow that never got a batch done.
+    failed = {"state": "failed", "text": texts["strict"]}
+    eventually(lambda: failed.items() <= queries_at(broker)["strict"].items(), seconds=30)
     assert re.search(r"The value '.*' of .* cannot be cast .*line 1, position 8", texts["cast"])
     assert texts["strict"] == "LookupError: nobody knows junk"
     assert re.search(r"table .*/gone cannot be written \(File exists\); give", texts["gone"])
@@ -420,20 +488,27 @@ def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
     assert len(shop.table("gone")) == 3
 
 
-def test_a_batch_that_the_broker_has_no_room_for_names_what_makes_it_smaller(
-    shop, tmp_path, monkeypatch
+def test_a_batch_that_the_broker_has_no_room_for_says_what_to_do_and_then_goes_on(
+    shop, broker, tmp_path
 ):
-    monkeypatch.setattr(runner, "RESTARTS_MAX_ONCE", 1)
-    flags = ("--flight", "0", "--set", "spark.stage_batch_bytes_max=1KiB")
-    with BrokerProcess(tmp_path / "data", flags=flags) as small:
-        flow = f"""
-            [flow.big]
-            from = {{ topics = "TOPIC" }}
-            to = {{ topic = "big", endpoint = "{small.endpoints["flight"]}" }}
-            """
-        shop.publish(*range(20, 60))
-        assert "(spark.stage_batch_bytes_max); make it smaller" in shop.failures(flow)["big"]
-        assert topic_rows(small.endpoints["flight"], "big") == []
-        # The batch that began keeps its range; begun anew, it is made of parts.
-        shop.run(flow.replace('TOPIC"', 'TOPIC", max_rows = 4'), is_reset=True)
-        assert len(topic_rows(small.endpoints["flight"], "big")) == 40
+    (port,) = free_ports(1)
+    target = f"127.0.0.1:{port}"
+    flow = f"""
+        [flow.big]
+        from = {{ topics = "TOPIC" }}
+        to = {{ topic = "big", endpoint = "{target}" }}
+        """
+    shop.publish(*range(20, 60))
+    flags = ("--flight", str(port), "--set", "spark.stage_batch_bytes_max=4KiB")
+    with BrokerProcess(tmp_path / "data", flags=flags):
+        # Told at once: another start would say the same.
+        told = shop.failures(flow)["big"]
+        assert "(spark.stage_batch_bytes_max): make batches smaller" in told
+        assert "maxRowsPerTrigger (max_rows of a pipeline)" in told
+        assert topic_rows(target, "big") == []
+        # Spark has written down how large its batch is, and yet it becomes smaller.
+        shop.publish(*range(60, 70))
+        figures = shop.run(flow.replace('TOPIC"', 'TOPIC", max_rows = 15'))
+        assert figures["big"].batch == 3
+        assert len(topic_rows(target, "big")) == 50
+        assert [name for name in queries_at(broker) if name.startswith("big")] == ["big"]

@@ -80,8 +80,11 @@ class BulkClient(RowClient):
         assert isinstance(answer, LeaseResponse)
         return answer
 
-    def release(self, subscription: str, *, is_final: bool = False) -> None:
-        self.ask(ReleaseRequest(subscription=subscription, is_final=is_final))
+    def release(self, subscription: str, *, checkpoint: str = "", is_final: bool = False) -> None:
+        """Nothing need be kept for it; with ``checkpoint`` for that one of its queries."""
+        self.ask(
+            ReleaseRequest(subscription=subscription, checkpoint=checkpoint, is_final=is_final)
+        )
 
     def ask(
         self, question: AnyRequest, *, wait_s: float = 0.0, patience_s: float | None = None

@@ -260,8 +260,17 @@ def _as_bulk_error(problem: Exception, endpoint: str) -> BulkError:
             said = json.loads(extra)
             return BulkError(said["kind"], said["text"])
     return BulkError(
-        UNREACHABLE, f"no answer from Penstock's Flight port {endpoint}: {str(problem)[:300]}"
+        UNREACHABLE, f"no answer from Penstock's Flight port {endpoint}: {_plainly(str(problem))}"
     )
+
+
+def _plainly(said: str) -> str:
+    """What everybody meets in plain words, the rest in those of gRPC."""
+    if "Connection refused" in said:
+        return "nothing listens there; is the broker up?"
+    if "Deadline Exceeded" in said:
+        return "it did not answer in time"
+    return " ".join(said.split())[:300]
 
 
 def _sum(before: Summary, so_far: Summary) -> Summary:

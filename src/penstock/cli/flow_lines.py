@@ -8,6 +8,7 @@ Pure functions of the page. Not here: the screen of ``why --watch`` (``why.py``)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
@@ -15,7 +16,8 @@ from urllib.parse import unquote
 
 from penstock.cli.http_client import Column, age_text, rows_as_lines
 from penstock.flow.credit import stage_label
-from penstock.flow.demand import Withheld
+from penstock.flow.demand import ClientCause, Withheld
+from penstock.flow.episodes import WINDOW_MS
 from penstock.model.errors import NotFound
 from penstock.model.ids import size_text
 
@@ -65,6 +67,8 @@ def name_lines(page: Page, narrow: Page) -> list[str]:
         lines += _more(len(chains) - CHAINS_MAX, "who wait")
     else:
         lines += _block(_finding_lines(narrow["diagnosis"], page))
+    if narrow["diagnosis"] in page["findings"]:
+        lines += _block(_facts(narrow["diagnosis"], page["at_ms"]))
     lines += _block(_alarms(page["limits"]))
     lines += _block(_others(narrow["findings"][1:]))
     lines += _block(_stage_table(stages, page, len(stages), with_ready=True))
@@ -87,17 +91,40 @@ def _facts(finding: Page, at_ms: int) -> list[str]:
         ago = age_text(max(0, at_ms - finding["since_ms"]) / 1000)
         lines.append(f"Since {ago} ago." if finding["is_now"] else f"It began {ago} ago.")
     waiters, total = finding["waiters"], finding["waiters_total"]
-    if total > 1:
+    if total > 1 or any(each["name"] not in finding["sentence"] for each in waiters):
         names = ", ".join([each["name"] for each in waiters[:NAMES_MAX]])
         more = f" and {total - NAMES_MAX:,} more" if total > NAMES_MAX else ""
-        lines.append(f"Concerned: {names}{more}.")
+        lines.append(f"{_CONCERNED.get(finding['severity'], 'Waiting')}: {names}{more}.")
     if finding["starved"]:
         names = ", ".join([unquote(each.partition("/")[2]) for each in finding["starved"]])
         lines.append(f"Starved with it: {names}.")
-    if finding["detail"] and finding["detail"] not in finding["sentence"]:
-        lines.append(finding["detail"])
+    said = [each for each in _SENTENCES.split(finding["detail"]) if each]
+    # What the first line says already need not be said again.
+    news = [each for each in said if each.removesuffix(".") not in finding["sentence"]]
+    lines += [" ".join(news)] if news else []
     lines += [f"To {each['why']}: {each['command']}" for each in finding["do"]]
-    return lines
+    return lines + ([HINTS[finding["cause"]]] if finding["cause"] in HINTS else [])
+
+
+_SENTENCES: Final = re.compile(r"(?<=\.) (?=[A-Z])")
+"""Between two sentences, as far as names of clients let one tell."""
+
+HINTS: Final = {
+    "slow-consumer": "It helps to start more of them, or to make this one quicker.",
+    "never-acks": "Does its code ack what it is done with? What it has goes to others when it "
+    "closes its connection.",
+    "not-reading": "Its process is stuck, or the network between it and the broker is.",
+    "requeue-loop": "Let it reject what it cannot use, and give dead letters a place; or limit how "
+    "often a message is delivered.",
+    "unroutable": "Bind a queue; or publish with the mandatory flag: then its client is told.",
+    "routing": "It helps to have fewer bindings, or publishers on several connections.",
+    "index": "It helps to spread the messages over several queues.",
+}
+"""Cause -> what helps that is no command of ours."""
+
+
+_CONCERNED: Final = {"refusing": "Refused", "discarding": "From", "dead": "From"}
+"""Severity -> what becomes of those who are concerned, unless they wait."""
 
 
 def _busiest(stages: Iterable[Page]) -> list[str]:
@@ -147,7 +174,15 @@ def _wait_text(stage: Page | None, at_ms: int) -> str:
         return "held as soon as it publishes"
     since = _since(stage, at_ms)
     held = "held" if since == "-" else f"held for {since}"
+    # Three seconds of the last ten are all there were, if it is held for three seconds.
+    held_ms = min(WINDOW_MS, at_ms - (stage["since_ms"] or 0))
+    if stage["share"] * WINDOW_MS >= ALL_THE_TIME * held_ms:
+        return held
     return f"{held}, {_percent(stage['share'])} of the last 10 s"
+
+
+ALL_THE_TIME: Final = 0.9
+"""Of the time since it began; what is lacking is the rounding of its share."""
 
 
 def _alarms(limits: Iterable[Page]) -> list[str]:
@@ -244,6 +279,14 @@ def _consumer_table(stages: Iterable[Page]) -> list[str]:
 
 def consumer_text(row: Page) -> str:
     """What a consumer does now, or why it gets nothing."""
+    says = row.get("says")
+    if says and says["cause"] in SAID_WORDS:
+        return SAID_WORDS[says["cause"]].format(f"{says['waiting']:,}")
+    return _seen(row)
+
+
+def _seen(row: Page) -> str:
+    """The same by what the broker sees of it."""
     blocked_by = row.get("blocked_by", ())
     if Withheld.BYTES in blocked_by and Withheld.UNSETTLED not in blocked_by:
         return "is at its limit of bytes: it has to settle first"
@@ -260,6 +303,16 @@ def consumer_text(row: Page) -> str:
     whom = f" (for consumer {awaited})" if awaited else ""
     return found[0] + whom if found else "takes messages"
 
+
+SAID_WORDS: Final = {
+    ClientCause.NOT_RECEIVED: "has {} messages that its application does not take",
+    ClientCause.QUEUE_BYTES: "does not read: its receiver queue is full, {} messages",
+    ClientCause.LISTENERS: "has a busy listener, {} messages wait for it",
+    ClientCause.PAUSED: "is paused by its application",
+    ClientCause.LETTERS: "waits for its letter topic, {} letters",
+    ClientCause.STARTING: "waits until all its parts are subscribed",
+}
+"""What a consumer says of itself; few do."""
 
 WITHHELD_WORDS: Final = {
     Withheld.INACTIVE: "stands by: another is active",
@@ -327,7 +380,9 @@ def _end_of_finding(finding: Page) -> str:
     if kind in ALARMS:
         return f"{kind} alarm: {name}"
     if kind in _ENDS and finding["side"] == "delivery":
-        return _ENDS[kind]
+        # One that throws messages away may well have consumers.
+        is_unread = kind != "subscription" or finding["cause"] == "nobody"
+        return _ENDS[kind] if is_unread else ""
     if kind == "network":
         return f"the network, or consumer {name}"
     if kind in ("channel", "connection", "consumer", "log", "queue"):
@@ -377,7 +432,8 @@ def narrowed(page: Page, contains: str) -> Page:
     chains = _chains(page["stages"], by_label, meant, contains)
     # Whoever they wait for concerns them as well.
     awaited = meant.union(*chains)
-    findings = [each for each in page["findings"] if _concerns(each, awaited, contains)]
+    ids = {each["id"] for each in stages}
+    findings = [each for each in page["findings"] if _concerns(each, awaited, ids, contains)]
     findings = _of_consumers(stages, findings, contains) + findings
     return {
         **page,
@@ -426,9 +482,11 @@ def _of_consumers(stages: Iterable[Page], findings: Iterable[Page], contains: st
     ]
 
 
-def _concerns(finding: Page, labels: set[str], contains: str) -> bool:
+def _concerns(finding: Page, labels: set[str], ids: set[str], contains: str) -> bool:
     named = (label_of(finding), *chain_of_finding(finding))
-    return contains in finding["name"] or not labels.isdisjoint(named)
+    # A consumer is to blame on whose connection it is; who is refused is on nobody's chain.
+    by_id = {*finding["path"], *[each["id"] for each in finding["waiters"]]}
+    return contains in finding["name"] or not labels.isdisjoint(named) or not ids.isdisjoint(by_id)
 
 
 def _chains(

@@ -71,14 +71,11 @@ def run(file: str, *, names: tuple[str, ...], is_dry: bool, **chosen: Any) -> No
     })  # fmt: skip
     flows = pipeline.only(names)
     need_spark()
-    try:
-        with error_output(pipeline.redacted):
-            if is_dry:
-                _dry_run(pipeline, flows, is_json=chosen["is_json"])
-            else:
-                _run(pipeline, flows, **chosen)
-    except PenstockError as problem:
-        raise type(problem)(pipeline.redacted(str(problem))) from None
+    with no_secret(pipeline.redacted), error_output(pipeline.redacted):
+        if is_dry:
+            _dry_run(pipeline, flows, is_json=chosen["is_json"])
+        else:
+            _run(pipeline, flows, **chosen)
 
 
 @command.command("init")
@@ -90,7 +87,10 @@ def init(file: Path, kind: str) -> None:
     """Write a pipeline to begin with to FILE [pipeline.toml]; it runs as it is."""
     if file.exists():
         raise SettingsError(f"{file} exists; give another name, or delete it first")
-    file.write_text(shipped(kind).read_text("utf-8"), "utf-8")
+    try:
+        file.write_text(shipped(kind).read_text("utf-8"), "utf-8")
+    except OSError as problem:
+        raise SettingsError(f"{file} cannot be written ({problem.strerror})") from None
     arguments = "" if kind == "example" else "; its first lines say how"
     click.echo(f"{file} written. Run it: penstock pipeline run {file}{arguments}")
 
@@ -98,8 +98,9 @@ def init(file: Path, kind: str) -> None:
 @command.command("compact")
 @click.argument("places", nargs=-1, required=True, metavar="TABLE|FILE...")
 @click.option("--size", "target", default="256MiB", metavar="SIZE", help="Of a file [256MiB]")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="For ${NAME} in FILE.")
 @click.option("--json", "is_json", is_flag=True, help="The answer as JSON.")
-def compact(places: tuple[str, ...], target: str, is_json: bool) -> None:
+def compact(places: tuple[str, ...], *, target: str, given: tuple[str, ...], is_json: bool) -> None:
     """Merge small files of tables, named by directory or by the FILE of their flows.
 
     Flows may go on writing and readers reading. A reader that listed files just before they were
@@ -115,20 +116,23 @@ def compact(places: tuple[str, ...], target: str, is_json: bool) -> None:
     except ValueError as problem:
         raise SettingsError(f"--size: {problem}") from None
     answers = []
-    for kind, path in _tables(places):
-        if kind == DELTA:
-            done = compact_delta(path, target_bytes)
-            before, after = done["numFilesRemoved"], done["numFilesAdded"]
-            answers.append({"table": str(path), "before": before, "after": after})
-        else:
-            made = compact_table(Table(path), target_bytes=target_bytes)
-            answers.append({"table": str(path), **made.__dict__})
+    for kind, path, redacted in _tables(places, _values(given)):
+        with no_secret(redacted):
+            if kind == DELTA:
+                done = compact_delta(path, target_bytes)
+                counts = {"before": done["numFilesRemoved"], "after": done["numFilesAdded"]}
+            else:
+                counts = compact_table(Table(path), target_bytes=target_bytes).__dict__
+        answers.append({"table": redacted(str(path)), **counts})
     if is_json:
         import json
 
         click.echo(json.dumps(answers, indent=2))
         return
     for each in answers:
+        if not each["before"]:
+            click.echo(f"{each['table']}: nothing to merge")
+            continue
         rows = f", {each['rows']:,} rows, {size_text(each['bytes'])}" if "rows" in each else ""
         click.echo(f"{each['table']}: {each['before']:,} files became {each['after']:,}{rows}")
 
@@ -147,12 +151,6 @@ def need_spark() -> None:
 def _loaded(
     file: str, *, given: Iterable[str], state: Path | None, flight: str, data: Path | None
 ) -> Pipeline:
-    values = {}
-    for each in given:
-        name, is_one, value = each.partition("=")
-        if not is_one:
-            raise SettingsError(f"--set {each!r}: write it like NAME=VALUE")
-        values[name] = value
     path = Path(file)
     home = None
     if not path.exists() and path.stem in SHIPPED and path.name in (path.stem, f"{path.stem}.toml"):
@@ -161,21 +159,36 @@ def _loaded(
     return load_pipeline(
         path,
         directory=home,
-        given=values,
+        given=_values(given),
         state=state,
         endpoint=lambda: find_endpoint(FLIGHT, flight, data),
     )
 
 
-def _tables(places: Sequence[str]) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
+def _values(given: Iterable[str]) -> dict[str, str]:
+    """What ``--set`` says, by name."""
+    values = {}
+    for each in given:
+        name, is_one, value = each.partition("=")
+        if not is_one:
+            raise SettingsError(f"--set {each!r}: write it like NAME=VALUE")
+        values[name] = value
+    return values
+
+
+def _tables(
+    places: Sequence[str], values: dict[str, str]
+) -> list[tuple[str, Path, Callable[[str], str]]]:
+    """Kind and path of each, and what takes secrets out of what is said of it."""
+    found: list[tuple[str, Path, Callable[[str], str]]] = []
     for place in places:
         path = Path(place)
         if path.is_dir():
-            found.append((DELTA if (path / "_delta_log").is_dir() else "parquet", path))
+            found.append((DELTA if (path / "_delta_log").is_dir() else "parquet", path, str))
         elif path.is_file():
-            flows = [each.target for each in load_pipeline(path).flows if each.target.is_table]
-            found += [(each.kind, Path(each.place)) for each in flows]
+            pipeline = load_pipeline(path, given=values)
+            targets = [each.target for each in pipeline.flows if each.target.is_table]
+            found += [(each.kind, Path(each.place), pipeline.redacted) for each in targets]
         else:
             raise NotFound(f"{place} is neither a table nor a pipeline file")
     return found
@@ -190,9 +203,10 @@ def _dry_run(pipeline: Pipeline, flows: Sequence[Flow], *, is_json: bool) -> Non
             import json
 
             said = {"flow": flow.name, "to": {target.kind: target.place}, "columns": columns}
-            click.echo(json.dumps(said))
+            click.echo(pipeline.redacted(json.dumps(said)))
         else:
-            click.echo(f"{flow.name}: to {target.kind} {target.place}: {', '.join(columns)}")
+            line = f"{flow.name}: to {target.kind} {target.place}: {', '.join(columns)}"
+            click.echo(pipeline.redacted(line))
 
 
 def _run(pipeline: Pipeline, flows: Sequence[Flow], **chosen: Any) -> None:
@@ -201,10 +215,19 @@ def _run(pipeline: Pipeline, flows: Sequence[Flow], **chosen: Any) -> None:
     is_json = chosen.pop("is_json")
     options = RunOptions(**chosen)
     stopping: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        stopping.append(number)
+        if stopping.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+
     for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, _: stopping.append(number))
+        signal.signal(each, stop)
     if not is_json:
-        click.echo(f"{pipeline.path.name}: Spark starts; Ctrl-C ends the flows in good order")
+        click.echo(
+            f"{pipeline.path.name}: Spark starts; Ctrl-C ends the flows in good order, a second one"
+            " at once"
+        )
     is_well = launch(
         pipeline,
         flows,
@@ -269,6 +292,16 @@ class LiveLines:
         if lines != self._last:
             self._last = lines
             self._screen.show(lines)
+
+
+@contextlib.contextmanager
+def no_secret(redacted: Callable[[str], str]) -> Iterator[None]:
+    """What goes wrong is told without them."""
+    try:
+        yield
+    except PenstockError as problem:
+        kind = SettingsError if isinstance(problem, SettingsError) else PenstockError
+        raise kind(redacted(str(problem))) from None
 
 
 @contextlib.contextmanager

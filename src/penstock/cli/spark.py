@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.http_client import say
+from penstock.model.errors import PenstockError
 
 
 @click.group("spark", short_help="What a Spark cluster needs.")
@@ -21,7 +22,10 @@ def package(path: Path) -> None:
     """
     from penstock.spark.package import write_executor_zip
 
-    written = write_executor_zip(path)
+    try:
+        written = write_executor_zip(path)
+    except OSError as problem:
+        raise PenstockError(f"{path} cannot be written ({problem.strerror})") from None
     say(f"{written}  {written.stat().st_size:,} bytes")
     say(f"  spark-submit --py-files {written} ...")
     say(f'  or in a session: spark.sparkContext.addPyFile("{written}")')

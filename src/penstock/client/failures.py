@@ -25,8 +25,12 @@ class Unreachable(ClientError):
 class TimedOut(ClientError):
     """No answer came in time; the request may have been carried out."""
 
-    def __init__(self, address: str, timeout_ms: int, what: str = "request") -> None:
-        super().__init__(f"{what} to {address} was not answered within {timeout_ms} ms")
+    def __init__(
+        self, address: str, timeout_ms: int, what: str = "request", *, detail: str = ""
+    ) -> None:
+        """``detail`` is what went wrong last."""
+        why = f": {detail}" if detail else ""
+        super().__init__(f"{what} to {address} was not answered within {timeout_ms} ms{why}")
         self.address = address
         self.timeout_ms = timeout_ms
 

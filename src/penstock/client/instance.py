@@ -5,7 +5,7 @@ Connections, routes, heartbeats, the timers and the requests of brokers live her
 it. All of it is on the client's thread (``loop.py``): call its methods there only.
 
     ClientInstance     start and stop, joining and leaving, the timers
-    Membership         who is here: ``ConsumerMember``, ``ProducerMember``
+    InstanceMembers    who is here: ``ConsumerMember``, ``ProducerMember``
     Heartbeats         every broker hears who is here
     ServerRequests     what brokers ask of the client
     RebalanceTimer     when queues are divided anew
@@ -98,7 +98,7 @@ class ClientInstance:
         self.options: Final = options
         self.clock: Final[Clock] = clock or MachineClock()
         self._life = Lifecycle(f"client {identity}")
-        self._members = Membership(identity)
+        self._members = InstanceMembers(identity)
         timeout_ms = options["request_timeout_ms"]
         self._server_requests = ServerRequests(self)
         self.network: Final = Network(
@@ -350,7 +350,7 @@ def _signer(options: InstanceOptions) -> Signer | None:
     return Signer(access_key, secret_key, options["security_token"])
 
 
-class Membership:
+class InstanceMembers:
     """The members of one instance, and what is asked of all of them at once.
 
     One consumer per group; several producers may share one, the newest answers for it.

@@ -173,6 +173,11 @@ class LoopThread:
         """The process forked, and this is the child."""
         self._is_orphan = True
 
+    @property
+    def is_orphan(self) -> bool:
+        """True in the child of a fork: what lives here is the parent's, and not to be touched."""
+        return self._is_orphan
+
     def check_alive(self) -> None:
         """Raise ``StateError`` in the child of a fork."""
         if self._is_orphan:
@@ -315,12 +320,13 @@ def blocking(
         topics = blocking(_topics)
         topics_async = awaitable(_topics)
 
-    Both keep signature, documentation and types of the coroutine.
+    Both keep signature, documentation and types of the coroutine. What has a ``_thread`` lives
+    on that one, and is dead with it in the child of a fork.
     """
 
     @wraps(call)
     def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return client_loop().run(call(self, *args, **kwargs))
+        return _home(self).run(call(self, *args, **kwargs))
 
     return run
 
@@ -332,9 +338,14 @@ def awaitable(
 
     @wraps(call)
     def start(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
-        return client_loop().on(call(self, *args, **kwargs))
+        return _home(self).on(call(self, *args, **kwargs))
 
     return start
+
+
+def _home(owner: object) -> LoopThread:
+    thread = getattr(owner, "_thread", None)
+    return thread if isinstance(thread, LoopThread) else client_loop()
 
 
 class MachineClock:

@@ -15,6 +15,7 @@ Not here: what an option does (the module that reads it).
 import difflib
 import types
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import (
     Annotated,
     Any,
@@ -154,8 +155,8 @@ def _check(name: str, value: object, declared: Any, option: Option) -> None:
     classes = _classes(declared)
     is_wrong_bool = isinstance(value, bool) and classes is not None and bool not in classes
     if classes is not None and (is_wrong_bool or not isinstance(value, classes)):
-        wanted = " or ".join(each.__name__ for each in classes)
-        raise TypeError(f"option {name} is a {wanted}, not {value!r}")
+        wanted = " or ".join(map(_name_of, classes))
+        raise TypeError(f"option {name} is {wanted}, not {value!r}")
     if option.choices is not None and value not in option.choices:
         listed = ", ".join(map(repr, option.choices))
         raise ValueError(f"option {name} is one of {listed}, not {value!r}")
@@ -165,6 +166,13 @@ def _check(name: str, value: object, declared: Any, option: Option) -> None:
         raise ValueError(f"option {name} is {value}, at least {option.minimum} is needed")
     if option.maximum is not None and value > option.maximum:
         raise ValueError(f"option {name} is {value}, at most {option.maximum} is possible")
+
+
+def _name_of(kind: type) -> str:
+    """As one writes it: of an enumeration all there is to choose from."""
+    if issubclass(kind, Enum):
+        return " or ".join(f"{kind.__name__}.{each.name}" for each in kind)
+    return "None" if kind is type(None) else f"{'an' if kind is int else 'a'} {kind.__name__}"
 
 
 _WIDER: Final[dict[type, tuple[type, ...]]] = {float: (float, int)}

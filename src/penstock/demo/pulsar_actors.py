@@ -1,23 +1,36 @@
-"""Actors of a scene that speak Pulsar over real sockets, on the scene's own loop.
+"""Actors of a scene that speak Pulsar over real sockets.
 
-A producer sends numbered messages at a steady pace, alone or in batches, and keeps what it was
-told: a receipt, or that its producer is closed; then it comes again with what has no receipt, as
-Pulsar's clients do. A consumer grants permits, takes, acks at once, after a while or not at all,
-and keeps the bodies. Both may share one connection.
+Clients are what applications have: ``ClientConsumer`` and ``ClientProducer`` are processes with a
+``penstock.client.pulsar`` each, which are gone without a word when they leave. Of raw actors the
+scene says every frame, and hears each: ``PulsarProducer`` sends at a steady pace and keeps what it
+was told, a receipt, or that it is closed; ``PulsarConsumer`` grants permits, by hand if need be,
+takes and acks. They are for what a client does not do, or keeps from its application.
 
-Not here: what real clients do beside that (look-ups, reconnects, schemas, negative acks).
+Not here: what a client does by itself (``penstock.client.pulsar``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+from penstock.client.pulsar import (
+    Client,
+    Consumer,
+    InitialPosition,
+    MessageId,
+    Producer,
+    ReceivedMessage,
+    SubscriptionType,
+)
+from penstock.client.pulsar.connection import Connection
 from penstock.model.errors import PenstockError
 from penstock.wire.pulsar.frames import (
     CHECKSUM_MAGIC,
@@ -30,11 +43,7 @@ from penstock.wire.pulsar.frames import (
     signed,
 )
 from penstock.wire.pulsar.metadata import read_metadata, read_single
-from penstock.wire.pulsar.protocol_pb2 import (
-    BaseCommand,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, MessageMetadata
 
 ROUND_SECONDS: Final = 0.01
 """How often a producer sends its share of a second."""
@@ -47,11 +56,10 @@ COME_AGAIN_SECONDS: Final = (0.1, 0.2, 0.4)
 class PulsarProducer:
     """Sends to one topic and counts the receipts."""
 
-    def __init__(self, link: PulsarLink, name: str, topic: str, key_of: KeyOf | None) -> None:
+    def __init__(self, link: PulsarLink, name: str, topic: str) -> None:
         self.name: Final = name
         self.link: Final = link
         self.sent = 0
-        """Messages, those of a batch each for itself."""
         self.confirmed_numbers: Final[set[int]] = set()
         self.failed_numbers: Final[set[int]] = set()
         """What the application was told is not stored."""
@@ -61,11 +69,10 @@ class PulsarProducer:
         """What it was told when it came again."""
         self.is_open = False
         self._topic = full_name(topic)
-        self._key_of = key_of
         self._id = next(link.ids)
         self._epoch = 0
-        self._pending: Final[dict[int, tuple[range, bytes]]] = {}
-        """Sequence id of a SEND -> its messages and its bytes; bounded by the window."""
+        self._pending: Final[dict[int, bytes]] = {}
+        """Number of a message, which is its sequence id -> its SEND; bounded by the window."""
         self._last = 0
         self._task: asyncio.Task[None] | None = None
         self._return: asyncio.Task[None] | None = None
@@ -78,19 +85,14 @@ class PulsarProducer:
         topic: str,
         *,
         per_second: int,
-        batch: int = 1,
-        body_bytes: int = 0,
+        body_bytes: int,
         count_max: int | None = None,
-        window: int = WINDOW,
-        key_of: KeyOf | None = None,
     ) -> PulsarProducer:
-        """A producer; with so many messages in a SEND, without a receipt, or in all."""
-        self = cls(link, name, topic, key_of)
+        """A producer, of so many messages in all."""
+        self = cls(link, name, topic)
         link.listen(("producer", self._id), self._hear)
         await self._open()
-        self._task = asyncio.create_task(
-            self._publish(per_second, batch, body_bytes, (count_max, window))
-        )
+        self._task = asyncio.create_task(self._publish(per_second, body_bytes, count_max))
         return self
 
     @property
@@ -130,41 +132,34 @@ class PulsarProducer:
             epoch=self._epoch,
         )
         self.is_open = True
-        for _, frame in self._pending.values():
+        for frame in self._pending.values():
             self.link.write(frame)
 
-    async def _publish(
-        self, per_second: int, batch: int, body_bytes: int, limits: tuple[int | None, int]
-    ) -> None:
-        count_max, window = limits
-        share = max(1, round(per_second * ROUND_SECONDS / batch)) * batch
+    async def _publish(self, per_second: int, body_bytes: int, count_max: int | None) -> None:
+        share = max(1, round(per_second * ROUND_SECONDS))
         while count_max is None or self.sent < count_max:
             await asyncio.sleep(share / per_second)
-            room = window - self.outstanding
+            room = WINDOW - self.outstanding
             if count_max is not None:
                 room = min(room, count_max - self.sent)
-            for _ in range(min(share, room) // batch):
-                self._send(range(self.sent + 1, self.sent + 1 + batch), body_bytes)
+            for _ in range(min(share, room)):
+                self._send(self.sent + 1, body_bytes)
             await self.link.room()
 
-    def _send(self, numbers: range, body_bytes: int) -> None:
-        bodies = [b"%s %d" % (self.name.encode(), number) for number in numbers]
-        if body_bytes:
-            bodies = [body.ljust(body_bytes) for body in bodies]
-        key = None if self._key_of is None else self._key_of(numbers[0])
-        tail = message_tail(self.name, numbers[0], bodies, key)
-        frame = command_frame(
-            "send", tail, producer_id=self._id, sequence_id=numbers[0], num_messages=len(numbers)
-        )
-        self.sent += len(numbers)
-        self._pending[numbers[0]] = (numbers, frame)
+    def _send(self, number: int, body_bytes: int) -> None:
+        body = b"%s %d" % (self.name.encode(), number)
+        tail = message_tail(self.name, number, body.ljust(body_bytes))
+        frame = command_frame("send", tail, producer_id=self._id, sequence_id=number)
+        self.sent += 1
+        self._pending[number] = frame
         if self.is_open:
             self.link.write(frame)
 
     def _hear(self, command: BaseCommand, _tail: bytes) -> None:
         if command.type == BaseCommand.SEND_RECEIPT:
-            numbers, _ = self._pending.pop(command.send_receipt.sequence_id)
-            self.confirmed_numbers.update(numbers)
+            number = command.send_receipt.sequence_id
+            del self._pending[number]
+            self.confirmed_numbers.add(number)
         elif command.type == BaseCommand.CLOSE_PRODUCER:
             self.closes += 1
             self.is_open = False
@@ -180,8 +175,7 @@ class PulsarProducer:
             except PulsarRefused as refused:
                 self.refusals.append(refused)
                 if refused.code == ServerError.ProducerBlockedQuotaExceededException:
-                    for numbers, _ in self._pending.values():
-                        self.failed_numbers.update(numbers)
+                    self.failed_numbers.update(self._pending)
                     self._pending.clear()
             else:
                 return
@@ -193,10 +187,7 @@ class Entry(NamedTuple):
     message_id: tuple[int, int]
     """Ledger and entry."""
     bodies: list[bytes]
-    key: str
     redeliveries: int
-    at_s: float
-    """When it came."""
 
 
 class PulsarConsumer:
@@ -207,8 +198,6 @@ class PulsarConsumer:
         self.link: Final = link
         self.bodies: Final[list[bytes]] = []
         """Acked ones, in order."""
-        self.keys: Final[list[str]] = []
-        """Of those, entry by entry."""
         self.arrived_messages = 0
         self.entries: Final[list[Entry]] = []
         """Everything that came, in order."""
@@ -216,10 +205,6 @@ class PulsarConsumer:
         """False: the application asks for nothing; what comes stays in the client's queue."""
         self.is_acking = True
         """False: the application takes, and acks nothing."""
-        self.message_seconds = 0.0
-        """What an entry costs it; may be changed at any time."""
-        self.notices: Final[list[tuple[float, bool]]] = []
-        """When it was told that it is the active one, or that it is not (Failover)."""
         self._id = next(link.ids)
         self._queue_size = queue
         # Bounded by the permits, which are the size of the queue.
@@ -238,22 +223,19 @@ class PulsarConsumer:
         topic: str,
         subscription: str,
         *,
-        kind: str = "Shared",
-        queue: int = 100,
-        **fields: Any,
+        queue: int,
     ) -> PulsarConsumer:
         """A consumer from the first message on; with a queue of 0 permits are given by ``flow``."""
         self = cls(link, name, queue)
         link.listen(("consumer", self._id), self._hear)
-        fields.setdefault("initialPosition", "Earliest")
         await link.ask(
             "subscribe",
             topic=full_name(topic),
             subscription=subscription,
-            subType=kind,
+            subType="Shared",
             consumer_id=self._id,
             consumer_name=name,
-            **fields,
+            initialPosition="Earliest",
         )
         if queue:
             self.flow(queue)
@@ -264,11 +246,6 @@ class PulsarConsumer:
     def unacked(self) -> int:
         """Messages it has and did not ack."""
         return sum([len(each.bodies) for each in (*self._queue, *self._in_hand)])
-
-    @property
-    def is_active(self) -> bool:
-        """Failover: what it was told last."""
-        return bool(self.notices) and self.notices[-1][1]
 
     def flow(self, permits: int) -> None:
         """It will take so many messages more."""
@@ -286,7 +263,6 @@ class PulsarConsumer:
         self.link.tell("ack", consumer_id=self._id, ack_type="Individual", message_id=ids)
         for each in done:
             self.bodies.extend(each.bodies)
-            self.keys.append(each.key)
 
     def give_back(self) -> None:
         """Everything that it has is to come again (REDELIVER)."""
@@ -296,12 +272,8 @@ class PulsarConsumer:
 
     async def permits(self) -> int:
         """What the broker counts: below zero after a batch that was larger than what was left."""
-        found = await self._statistics()
+        found = await self.link.ask("consumer_stats", consumer_id=self._id)
         return signed(found.availablePermits)
-
-    async def is_blocked(self) -> bool:
-        """Whether the broker says that too much is unacked."""
-        return bool((await self._statistics()).blockedConsumerOnUnackedMsgs)
 
     def leave(self) -> None:
         """Hang up; what is not acked goes to others."""
@@ -313,19 +285,13 @@ class PulsarConsumer:
         """Its part of a ticker line."""
         rate = (len(self.bodies) - self._last) / seconds
         self._last = len(self.bodies)
-        mark = "" if not self.notices else " active" if self.is_active else " stands by"
-        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked){mark}"
-
-    async def _statistics(self) -> Any:
-        return await self.link.ask("consumer_stats", consumer_id=self._id)
+        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked)"
 
     async def _work(self) -> None:
         while True:
-            await asyncio.sleep(self.message_seconds or ROUND_SECONDS)
-            if self.is_taking:
-                entries = 1 if self.message_seconds else len(self._queue)
-                for _ in range(min(entries, len(self._queue))):
-                    self._take()
+            await asyncio.sleep(ROUND_SECONDS)
+            while self.is_taking and self._queue:
+                self._take()
             if self.is_acking:
                 self.ack(sum([len(each.bodies) for each in self._in_hand]))
 
@@ -344,9 +310,291 @@ class PulsarConsumer:
             self.entries.append(entry)
             self.arrived_messages += len(entry.bodies)
             self._queue.append(entry)
-        elif command.type == BaseCommand.ACTIVE_CONSUMER_CHANGE:
-            is_active = command.active_consumer_change.is_active
-            self.notices.append((time.monotonic(), is_active))
+
+
+# ---- clients ------------------------------------------------------------------------------------
+
+
+class ClientProcess:
+    """A process with a client of ours and one connection to the broker."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.client: Final = Client(f"pulsar://{endpoint}", connect=self._connect)
+        self._gone: Final = threading.Event()
+        self._cuts: Final[list[Callable[[], object]]] = []
+        """One for each connection that was made; a scene's broker breaks none."""
+
+    def leave(self) -> None:
+        """Gone without a word: the connection is cut, and there will be no other one."""
+        if self._gone.is_set():
+            return
+        self._gone.set()
+        for cut in self._cuts:
+            cut()
+        # It would block the broker's loop.
+        asyncio.get_running_loop().run_in_executor(None, self.client.close)
+
+    async def _connect(self, connection: Connection, host: str, port: int) -> None:
+        """On the client's thread."""
+        if self._gone.is_set():
+            raise ConnectionRefusedError("this process is gone")
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: connection, host, port)
+        self._cuts.append(partial(loop.call_soon_threadsafe, transport.abort))
+        if self._gone.is_set():
+            transport.abort()
+
+
+class ClientProducer:
+    """Sends numbered messages at a steady pace, one by one or in full batches."""
+
+    def __init__(self, name: str, process: ClientProcess, producer: Producer) -> None:
+        self.name: Final = name
+        self.sent = 0
+        self.confirmed_numbers: Final[set[int]] = set()
+        self.failed_numbers: Final[set[int]] = set()
+        self._process = process
+        self._producer = producer
+        self._last = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        process: ClientProcess,
+        name: str,
+        topic: str,
+        *,
+        per_second: int,
+        batch: int = 1,
+        count_max: int | None = None,
+        key_of: KeyOf | None = None,
+    ) -> ClientProducer:
+        """A producer; ``count_max`` is a multiple of the messages of a batch."""
+        producer = await process.client.create_producer_async(
+            topic,
+            producer_name=name,
+            batching_enabled=batch > 1,
+            batching_max_messages=batch,
+            # Batches leave when they are full.
+            batching_max_publish_delay_ms=ANSWER_SECONDS_MAX * 1000,
+        )
+        self = cls(name, process, producer)
+        self._task = asyncio.create_task(self._publish(per_second, batch, count_max, key_of))
+        return self
+
+    @property
+    def outstanding(self) -> int:
+        return self.sent - len(self.confirmed_numbers) - len(self.failed_numbers)
+
+    @property
+    def is_done(self) -> bool:
+        """It has sent what it was to send, and everything was answered."""
+        return self._task is not None and self._task.done() and not self.outstanding
+
+    def stop(self) -> None:
+        """Send nothing more; answers still come."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def leave(self) -> None:
+        self.stop()
+        self._process.leave()
+
+    def figures(self, seconds: float) -> str:
+        """Its part of a ticker line."""
+        rate = (len(self.confirmed_numbers) - self._last) / seconds
+        self._last = len(self.confirmed_numbers)
+        return f"{self.name} {rate:6,.0f}/s ({self.outstanding} without a receipt)"
+
+    async def _publish(
+        self, per_second: int, batch: int, count_max: int | None, key_of: KeyOf | None
+    ) -> None:
+        share = max(1, round(per_second * ROUND_SECONDS / batch)) * batch
+        while count_max is None or self.sent < count_max:
+            await asyncio.sleep(share / per_second)
+            room = WINDOW - self.outstanding
+            if count_max is not None:
+                room = min(room, count_max - self.sent)
+            for _ in range(min(share, room) // batch * batch):
+                self._send(self.sent + 1, key_of)
+
+    def _send(self, number: int, key_of: KeyOf | None) -> None:
+        key = None if key_of is None else key_of(number)
+        future = self._producer.send_async(b"%s %d" % (self.name.encode(), number), key=key)
+        future.add_done_callback(partial(self._answered, number))
+        self.sent += 1
+
+    def _answered(self, number: int, answer: asyncio.Future[MessageId]) -> None:
+        is_stored = not answer.cancelled() and answer.exception() is None
+        (self.confirmed_numbers if is_stored else self.failed_numbers).add(number)
+
+
+class Taken(NamedTuple):
+    """A message as an application got it."""
+
+    message: ReceivedMessage
+    at_s: float
+
+    @property
+    def body(self) -> bytes:
+        return self.message.data
+
+    @property
+    def key(self) -> str:
+        return self.message.key or ""
+
+    @property
+    def partition(self) -> int:
+        return self.message.message_id.partition
+
+
+class ActiveNotice(NamedTuple):
+    """A client was told that it is the active one of a partition, or that it is not (Failover)."""
+
+    at_s: float
+    partition: int
+    is_active: bool
+
+
+class ClientConsumer:
+    """An application that takes from one subscription; see ``start``."""
+
+    def __init__(self, name: str, process: ClientProcess, *, is_taking: bool) -> None:
+        self.name: Final = name
+        self.taken: Final[list[Taken]] = []
+        """Everything that the application got, in order."""
+        self.acked: Final[list[Taken]] = []
+        """Of that, in the order of the acks."""
+        self.is_taking = is_taking
+        """False: the application asks for nothing; what comes stays in the client's queue."""
+        self.is_acking = True
+        """False: the application takes, and acks nothing."""
+        self.notices: Final[list[ActiveNotice]] = []
+        self._process = process
+        self._consumer: Consumer
+        # Bounded by F13 of the broker.
+        self._in_hand: deque[Taken] = deque()
+        self._last = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(
+        cls,
+        process: ClientProcess,
+        name: str,
+        topic: str,
+        subscription: str,
+        *,
+        kind: SubscriptionType = SubscriptionType.SHARED,
+        queue: int = 100,
+        priority: int = 0,
+        is_taking: bool = True,
+    ) -> ClientConsumer:
+        """A consumer from the first message on."""
+        self = cls(name, process, is_taking=is_taking)
+        self._consumer = await self._process.client.subscribe_async(
+            topic,
+            subscription,
+            subscription_type=kind,
+            consumer_name=name,
+            receiver_queue_size=queue,
+            initial_position=InitialPosition.EARLIEST,
+            priority_level=priority,
+            active_listener=self._note if kind is SubscriptionType.FAILOVER else None,
+        )
+        self._tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._settle())]
+        return self
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Acked ones, in order."""
+        return [each.body for each in self.acked]
+
+    @property
+    def in_hand(self) -> list[Taken]:
+        """What the application has and did not ack."""
+        return list(self._in_hand)
+
+    @property
+    def unacked(self) -> int:
+        return len(self._in_hand)
+
+    @property
+    def arrived_messages(self) -> int:
+        """What its client was sent, taken or not."""
+        return self._consumer.statistics().messages
+
+    @property
+    def queued(self) -> int:
+        """Of these, what waits for the application in the client's queue."""
+        return self._consumer.statistics().queued
+
+    @property
+    def permits(self) -> int:
+        """What its client has granted and was not sent."""
+        return self._consumer.statistics().permits_outstanding
+
+    @property
+    def active(self) -> list[int]:
+        """Failover: the partitions in which it is the one, as it was told last."""
+        last = {each.partition: each.is_active for each in list(self.notices)}
+        return sorted(number for number, is_active in last.items() if is_active)
+
+    def why(self) -> str:
+        """What the client says that it waits for."""
+        return str(self._consumer.why())
+
+    async def ack(self, messages: int) -> None:
+        """The oldest messages in hand, so many."""
+        done = [self._in_hand.popleft() for _ in range(min(messages, len(self._in_hand)))]
+        await self._consumer.acknowledge_async([each.message for each in done])
+        self.acked.extend(done)
+
+    async def stop_acking(self) -> None:
+        """From now on; what was acked so far the broker has."""
+        self.is_acking = False
+        await self._consumer.flush_acks_async()
+
+    async def give_back(self) -> None:
+        """Everything that it has is to come again."""
+        self._in_hand.clear()
+        await self._consumer.redeliver_unacknowledged_async()
+
+    def leave(self) -> None:
+        """Gone without a word; what is not acked goes to others."""
+        for each in self._tasks:
+            each.cancel()
+        self._process.leave()
+
+    def figures(self, seconds: float) -> str:
+        """Its part of a ticker line."""
+        rate = (len(self.acked) - self._last) / seconds
+        self._last = len(self.acked)
+        active = ", ".join(map(str, self.active))
+        mark = "" if not self.notices else f" active in {active}" if active else " stands by"
+        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked){mark}"
+
+    async def _take(self) -> None:
+        while True:
+            if not self.is_taking:
+                await asyncio.sleep(ROUND_SECONDS)
+                continue
+            message = await self._consumer.receive_async()
+            taken = Taken(message, time.monotonic())
+            self.taken.append(taken)
+            self._in_hand.append(taken)
+
+    async def _settle(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            if self.is_acking and self._in_hand:
+                await self.ack(len(self._in_hand))
+
+    def _note(self, _consumer: Consumer, topic: str, is_active: bool | None) -> None:
+        """On a thread of the client's; None is said when the connection is lost."""
+        partition = int(topic.rpartition("-partition-")[2])
+        self.notices.append(ActiveNotice(time.monotonic(), partition, bool(is_active)))
 
 
 # ---- pulsar link --------------------------------------------------------------------------------
@@ -486,20 +734,11 @@ def command_frame(kind: str, tail: bytes = b"", **fields: Any) -> bytes:
     return b"".join(payload_frame(command.SerializeToString(), tail)) if tail else encode(command)
 
 
-def message_tail(producer: str, sequence_id: int, bodies: list[bytes], key: str | None) -> bytes:
-    """What follows a SEND: one message as it is, several as a batch."""
+def message_tail(producer: str, sequence_id: int, payload: bytes) -> bytes:
+    """What follows the SEND of a message."""
     metadata = MessageMetadata(
         producer_name=producer, sequence_id=sequence_id, publish_time=int(time.time() * 1000)
     )
-    if key is not None:
-        metadata.partition_key = key
-    payload = bodies[0]
-    if len(bodies) > 1:
-        metadata.num_messages_in_batch = len(bodies)
-        singles = [SingleMessageMetadata(payload_size=len(each)) for each in bodies]
-        heads = [each.SerializeToString() for each in singles]
-        pairs = zip(heads, bodies, strict=True)
-        payload = b"".join([len(head).to_bytes(4, "big") + head + each for head, each in pairs])
     about = metadata.SerializeToString()
     checked = b"".join((len(about).to_bytes(4, "big"), about, payload))
     return b"".join((CHECKSUM_MAGIC, crc32c(checked).to_bytes(4, "big"), checked))
@@ -519,9 +758,7 @@ def _entry(command: BaseCommand, tail: bytes) -> Entry:
         (message.message_id.ledgerId, message.message_id.entryId),
         # What a body is padded with is not kept.
         [body.rstrip() for body in bodies],
-        str(metadata.partition_key),
         message.redelivery_count,
-        time.monotonic(),
     )
 
 

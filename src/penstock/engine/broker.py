@@ -14,7 +14,7 @@ Not here: one turn (``turn.py``), the way in (``publish.py``) and out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
@@ -34,7 +34,7 @@ from penstock.engine.flow_map import (
     FlowMap,
     FlowMapper,
     MembersOf,
-    finished,
+    StagesBeside,
 )
 from penstock.engine.host import (
     DelayedBudget,
@@ -89,6 +89,7 @@ from penstock.model.names import TopicName
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 from penstock.model.settlement import Cause
+from penstock.model.steps import Steps, finished
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -118,7 +119,7 @@ class Engine:
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
         self.counter_families = CounterFamilies()
-        self.members_of: Final[list[MembersOf]] = []  # adapters add who knows such clients
+        self.members_of, self.stages_beside = list[MembersOf](), list[StagesBeside]()
         self.counters = EngineCounters()
         """What happened since the start; to be read only."""
         self._store = store
@@ -759,6 +760,11 @@ class Engine:
         return self._chain.journal.take_edges()
 
     @property
+    def flow_edges_dropped(self) -> int:
+        """Edges that were lost before anybody took them."""
+        return self._chain.journal.edges_dropped
+
+    @property
     def flow_events_dropped(self) -> int:
         """Events that nobody heard of, because there were too many or the log was held."""
         return self._chain.journal.edges_dropped + self.flow_topic.dropped
@@ -771,7 +777,7 @@ class Engine:
         """Stages with state, reason, culprit, since and share: all held ones and some others."""
         return self._flow_mapper(now_ms, running_max).made()
 
-    def flow_map_steps(self, now_ms: int, running_max: int) -> Generator[float, None, FlowMap]:
+    def flow_map_steps(self, now_ms: int, running_max: int) -> Steps[FlowMap]:
         """The same in steps, for a broker with very many stages."""
         return self._flow_mapper(now_ms, running_max).steps()
 
@@ -786,6 +792,7 @@ class Engine:
             non_persistent=self.non_persistent,
             rates=self.hop_rates,
             members_of=self.members_of,
+            stages_beside=self.stages_beside,
             now_ms=now_ms,
             running_max=running_max,
         )
@@ -799,7 +806,7 @@ class Engine:
             non_persistent=tuple([each.statistics() for each in self.non_persistent]),
         )
 
-    def connection_counts(self) -> Generator[float, None, tuple[int, int]]:
+    def connection_counts(self) -> Steps[tuple[int, int]]:
         """Channels that are open, and connections whose gate is closed; in steps."""
         channels = held = 0
         for connection in list(self._connections.values()):
@@ -903,6 +910,10 @@ class Engine:
         self._registry.remove_subscription(topic, subscription)
         self._settlements.forget(subscription)
         self._dispatch_queue.forget(subscription)
+
+    def note_dead_letter(self, target: TopicName, source: TopicName) -> None:
+        """A message of ``source`` was given up by a protocol's own rules: ``target`` has it."""
+        self._dead_letters.note(target, source)
 
     def _has_unsafe_dead_letters(self) -> bool:
         return self._dead_letters.is_unsafe(self._store.durable_position)

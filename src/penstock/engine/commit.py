@@ -155,10 +155,14 @@ class Commits:
         if self.busy.is_busy(now_ms):
             text = f"the store is busy for {self.busy.busy_ms(now_ms)} ms; nothing was stored"
             return Refusal(RefusalKind.BUSY, "store", text)
-        if self.buffers.free_bytes == 0 or self.buffers.is_awaited:
-            text = f"all {self.buffers.buffers} write buffers are waiting for the disk"
-            return Refusal(RefusalKind.NO_BUFFER, "write buffers", text)
-        return None
+        return self.lack_of_buffers()
+
+    def lack_of_buffers(self) -> Refusal | None:
+        """That every write buffer waits for the disk, when they all do."""
+        if self.buffers.free_bytes and not self.buffers.is_awaited:
+            return None
+        text = f"all {self.buffers.buffers} write buffers are waiting for the disk"
+        return Refusal(RefusalKind.NO_BUFFER, "write buffers", text)
 
     # The append.
 

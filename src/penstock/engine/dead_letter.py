@@ -151,17 +151,18 @@ class DeadLetters:
         self._chain.request_turn()
 
     def _note(self, topic: Topic, letters: list[Waiting], cause: str) -> None:
-        """For the diagnosis: where letters arrive, or should, and whose they are."""
-        chain = self._chain
         for target in {queue.topic for _, queues in letters for queue in queues}:
-            name = target.name
-            chain.troubles.note(
-                cause,
-                Culprit(str(name), name.id),
-                1,
-                chain.now_ms,
-                publisher=Culprit(str(topic.name), topic.name.id),
-            )
+            self.note(target.name, topic.name, cause)
+
+    def note(self, target: TopicName, source: TopicName, cause: str = DEAD_LETTERS) -> None:
+        """For the diagnosis: where a letter arrives, or should, and whose it is."""
+        self._chain.troubles.note(
+            cause,
+            Culprit(str(target), target.id),
+            1,
+            self._chain.now_ms,
+            publisher=Culprit(str(source), source.id),
+        )
 
     def _admitted(self, waiting: Waiting) -> Waiting:
         """The letter with the queues that have a place for it."""

@@ -14,9 +14,9 @@ of the broker in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappush, heappushpop
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -34,12 +34,17 @@ from penstock.engine.spark.query import PREFIX
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy, ready_messages
+from penstock.engine.topic import Hold, Queue, Topic, TopicPolicy
 from penstock.flow.credit import Stage
-from penstock.flow.diagnosis import (
+from penstock.flow.progress import HostView, Trouble
+from penstock.flow.quota import QuotaPolicy
+from penstock.flow.rate import TokenBucket
+from penstock.flow.reason import Reason, id_of
+from penstock.flow.views import (
     PUBLISHES_AFTER_CLOSE,
     RECENT_MS,
     AlarmView,
+    ConsumerView,
     GroupView,
     Ref,
     StageView,
@@ -48,16 +53,12 @@ from penstock.flow.diagnosis import (
     UndoneView,
     WaiterView,
 )
-from penstock.flow.progress import HostView, Trouble
-from penstock.flow.quota import QuotaPolicy
-from penstock.flow.rate import TokenBucket
-from penstock.flow.reason import Reason, id_of
 from penstock.log.encode import Appending
 from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName, topic_of_id
 from penstock.model.record import Record
-
-T = TypeVar("T")
+from penstock.model.refusal import RefusalKind
+from penstock.model.steps import Steps, finished
 
 EVERY_STAGE: Final = 1 << 62
 
@@ -108,6 +109,9 @@ MembersOf = Callable[[Topic, Subscription, bool], GroupView | None]
 """Clients that read a subscription by asking: only their protocol knows them. True = it is behind,
 so that they may be asked what keeps them."""
 
+StagesBeside = Callable[[], Iterator[StageView]]
+"""Readers without a subscription of their own: only their protocol knows them."""
+
 
 class FlowMapper:
     """Makes one map of the stages as they are now."""
@@ -124,10 +128,12 @@ class FlowMapper:
         non_persistent: NonPersistentTopics,
         rates: HopRates,
         members_of: Sequence[MembersOf] = (),
+        stages_beside: Sequence[StagesBeside] = (),
         now_ms: int,
         running_max: int = EVERY_STAGE,
     ) -> None:
         self._members_of = members_of
+        self._stages_beside = stages_beside
         self._rates = rates
         self._chain = chain
         self._connections = connections
@@ -148,6 +154,8 @@ class FlowMapper:
         self._keepers: dict[PoolHolder | None, str] = {}
         # Held connections beyond those, by what they wait for.
         self._groups: dict[tuple[Reason, str], StageView] = {}
+        # Connections by id, as soon as somebody wants to know the name of one.
+        self._names: dict[str, str] | None = None
         # Subscriptions of which something is to be said, the least important one first.
         self._readers: list[tuple[tuple[bool, int, int], Topic, Subscription]] = []
         self._noteworthy = 0
@@ -156,7 +164,7 @@ class FlowMapper:
         """All of it at once."""
         return finished(self.steps())
 
-    def steps(self) -> Generator[float, None, FlowMap]:
+    def steps(self) -> Steps[FlowMap]:
         """In steps, so that others may have their turns; the stages are not of one moment then."""
         self._add_log()
         yield from self._add_readers()
@@ -166,6 +174,10 @@ class FlowMapper:
         self._add_sinks()
         yield from self._add_queues()
         yield from self._add_subscriptions()
+        for stages in self._stages_beside:
+            for view in stages():
+                self._add(view)
+                yield 2 * VIEW
         self._add_troubles()
         self._map.host = self._chain.run_delay.view()
         for direct in list(self._non_persistent):
@@ -223,7 +235,13 @@ class FlowMapper:
                 self._details -= 1 + len(channels)
             view = _connection(connection, chain.alarms.raised, self._now_ms)
             hops = [(each.stage.id, self._rates.channel(each)) for each in channels]
-            view = replace(view, per_s=self._rates.connection(connection), hops=_busiest(hops))
+            has_most = 2 * connection.bytes_held > chain.pool.used
+            view = replace(
+                view,
+                per_s=self._rates.connection(connection),
+                hops=_busiest(hops),
+                has_most=has_most,
+            )
             self._add(self._with_room(connection, view))
             yield VIEW
             for channel in channels:
@@ -369,7 +387,8 @@ class FlowMapper:
     def _add_log(self) -> None:
         """The last stage: what holds it is the disk itself, so it never counts as held back."""
         log, commits = self._chain.log, self._commits
-        refusal = commits.refuse_now()
+        # Senders are told that the store is busy first; that no buffer is left says more of why.
+        refusal = commits.failure or commits.lack_of_buffers() or commits.refuse_now()
         refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
         since_ms = commits.sync_since_ms
         age_ms = 0 if since_ms is None else self._now_ms - since_ms
@@ -440,9 +459,18 @@ class FlowMapper:
             id=sub_id,
             waits_for=f"limit/unacked_max/{sub_id}" if view.is_held else "",
             belongs_to=topic.name.id,
+            consumers=tuple([self._with_connection(each) for each in view.consumers]),
             per_s=self._rates.subscription(subscription),
             group=next((each for each in found if each is not None and each.members), None),
         )
+
+    def _with_connection(self, consumer: ConsumerView) -> ConsumerView:
+        """The same with the name of its connection: of that its owner has heard."""
+        if not consumer.connection:
+            return consumer
+        if self._names is None:
+            self._names = {each.stage.id: each.name for each in self._connections}
+        return replace(consumer, connection_name=self._names.get(consumer.connection, ""))
 
     def _add_troubles(self) -> None:
         now_ms, chain = self._now_ms, self._chain
@@ -462,7 +490,11 @@ class FlowMapper:
         words = f"{kind} {culprit}" if kind != culprit else kind
         severity: Literal["refusing", "discarding", "dead"] = "refusing"
         text = f"{words} refuses what is published: {trouble.text}"
-        if cause == UNROUTABLE:
+        if kind == "limit":
+            text = f"publishes are refused: {trouble.text}"  # which is the limit's own words
+        if cause == RefusalKind.BUSY.value:
+            text = f"{words} is too slow for senders that do not wait: {trouble.text}"
+        elif cause == UNROUTABLE:
             if spell.last_ms - spell.since_ms < self._chain.flow.behind_ms:
                 return None
             severity = "discarding"
@@ -491,9 +523,28 @@ class FlowMapper:
         )
 
     def _has_unread(self, topic_id: str) -> bool:
-        """Whether something lies in a topic that nobody takes."""
+        """Whether something lies in a topic that nobody takes, and that does not go on by itself.
+
+        A topic whose messages die of age and are sent on is a waiting room: what was rejected comes
+        back from there after its time. Who reads too slowly is found as any reader is.
+        """
         topic = self._registry.topics.get(topic_of_id(topic_id))
-        return topic is not None and ready_messages(topic) > 0
+        if topic is None:
+            return False
+        is_sent_on = topic.dead_letter_router is not None or topic.policy.dead_letter is not None
+        if topic.policy.message_ttl_ms and is_sent_on:
+            return False
+        # One that nobody has ever read has no subscription.
+        readers = list(topic.subscriptions.values())
+        return not readers or any(
+            each.counts()[0] > 0 and not self._is_consumed(topic, each) for each in readers
+        )
+
+    def _is_consumed(self, topic: Topic, subscription: Subscription) -> bool:
+        if any(not each.is_passive for each in subscription.consumers):
+            return True
+        groups = [ask(topic, subscription, False) for ask in self._members_of]
+        return any(each is not None and each.members for each in groups)
 
     def _query(self, topic: Topic, name: str) -> None:
         query = self._queries.registry.queries.get(name)
@@ -504,15 +555,6 @@ class FlowMapper:
         self._map.views.append(view)
         self._map.stages_total += 1
         self._map.stages_held += view.is_held
-
-
-def finished(steps: Generator[float, None, T]) -> T:
-    """What comes of steps that are all made at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("T", end.value)
 
 
 def _busiest(hops: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -564,6 +606,7 @@ def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: in
         culprit=str(culprit),
         waits_for=waits_for,
         since_ms=connection.stage.episodes.since_ms(now_ms),
+        is_stalled=True,
     )
 
 
@@ -612,7 +655,7 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
             return view
         # F9 of its own: its inbox rests, its connection does not.
         hold = Hold(Reason.PENDING, pending_culprit(pending, channel.stage))
-    if channel.connection.options.holds_channels:
+    if channel.connection.options.holds_channels or hold.reason.is_resource:
         # How long and how often is noted with the gate of its connection, which names it.
         episodes = channel.connection.stage.episodes
         view = replace(
@@ -638,6 +681,7 @@ def _held_by(view: StageView, hold: Hold) -> StageView:
         reason=hold.reason,
         culprit=str(hold.culprit),
         waits_for=_waits_for(hold.reason, hold.culprit),
+        is_stalled=True,
     )
 
 
@@ -671,6 +715,7 @@ def _stage(stage: Stage, now_ms: int, following: Sequence[Stage]) -> StageView:
         share=share,
         recent=episodes.share(now_ms, RECENT_MS),
         stalls=episodes.stalls(now_ms, RECENT_MS),
+        is_stalled=episodes.is_stalled,
         downstream=downstream,
     )
 

@@ -54,7 +54,7 @@ from penstock.engine.subscription.subscription import (
 )
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Demand, Withheld
-from penstock.flow.diagnosis import StageView
+from penstock.flow.views import StageView
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import ConsumerId, QueueId, SubscriptionId

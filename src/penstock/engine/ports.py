@@ -23,8 +23,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from penstock.flow.diagnosis import UndoneView
 from penstock.flow.reason import Culprit
+from penstock.flow.views import UndoneView
 from penstock.log.encode import Appending
 from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -75,6 +77,9 @@ TOO_MANY = Refusal(
 DRAINING_CHANNELS_MAX: Final = 1000
 """Closed channels whose publishes are held on: who opens and closes on and on is bounded, too."""
 
+STALE_RESTS_MAX: Final = 64
+"""Outdated ends of holds kept beside two per channel that an alarm holds; then they are cleared."""
+
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
@@ -109,6 +114,13 @@ class PublishPipeline:
         """Closed ones that are held; at most ``DRAINING_CHANNELS_MAX``."""
         self.channels: dict[Channel, None] = {}
         """Those with something in their inbox, in the order in which they take turns."""
+        self._resting: dict[Channel, None] = {}
+        """The same, but an alarm holds them: no turn looks at them before it is over, or they have
+        waited as long as they may. With thousands of them that look would be the turn."""
+        self._rest_alarm: Hold | None = None
+        # (when they have, a number, channel), some outdated; by time.
+        self._rest_ends: list[tuple[int, int, Channel]] = []
+        self._rest_numbers = count()
 
     # Arrival.
 
@@ -124,6 +136,7 @@ class PublishPipeline:
             connection.charge(batch.charge)
             if not inbox or not inbox[-1].join(batch):
                 inbox.append(batch)
+        self._resting.pop(channel, None)
         self.channels[channel] = None
         channel.queued(messages)
         if chain.alarms.is_raised:
@@ -134,6 +147,7 @@ class PublishPipeline:
     def closed(self, channel: Channel, *, is_draining: bool) -> None:
         """A channel was closed: what it sent goes on; what is held, only if it is to drain."""
         channel.credit.close()
+        self._wake(channel)
         if channel.hold is not None:
             if is_draining:
                 self._drain(channel)
@@ -148,6 +162,7 @@ class PublishPipeline:
         Otherwise whoever connects, publishes and leaves again and again could fill the memory.
         """
         for channel in list(connection.holds):
+            self._wake(channel)
             while connection.is_beyond_share and channel.inbox:
                 self._refuse(channel, channel.inbox.pop(), NO_ROOM)
             if not channel.inbox:
@@ -172,10 +187,15 @@ class PublishPipeline:
 
     def run(self, turn: int) -> None:
         """Let every channel route its part of a turn."""
-        channels = [*self.channels]
-        if not channels:
+        if not self.has_publishes:
             return
         alarm = self._admission.begin(turn)
+        if self._resting:
+            self._wake_rested(alarm)
+        if self.channels:
+            self._run_channels([*self.channels], alarm)
+
+    def _run_channels(self, channels: list[Channel], alarm: Hold | None) -> None:
         flow = self.chain.flow
         share = flow.turn_messages_max // len(channels) or 1
         share = min(share, flow.turn_channel_messages_max)
@@ -191,26 +211,75 @@ class PublishPipeline:
             else:
                 self._retire_if_done(channel)
         if unfinished:
-            rest = flow.turn_channel_messages_max - share
-            for channel, _ in unfinished:
-                if left <= 0 or left_bytes <= 0 or rest <= 0:
-                    break
-                if self._can_run(channel):
-                    steps, size = self._run_channel(channel, min(left, rest), left_bytes, alarm)
-                    left -= steps
-                    left_bytes -= size
-            for channel, steps in unfinished:
-                if steps >= BUSY_STEPS_MIN and self._can_run(channel) and channel.last_queue:
-                    self._frame_builder.awaits(channel, channel.last_queue, self.chain)
+            self._go_on(unfinished, alarm, share, left, left_bytes)
             # Whoever was first is last next time.
             if channels[0] in self.channels:
                 self.channels[channels[0]] = self.channels.pop(channels[0])
             for channel, _ in unfinished:
                 self._retire_if_done(channel)
+                if alarm is not None and channel.inbox and channel.hold == alarm:
+                    self._rest(channel, alarm)
+
+    def _go_on(
+        self,
+        unfinished: list[tuple[Channel, int]],
+        alarm: Hold | None,
+        share: int,
+        left: int,
+        left_bytes: int,
+    ) -> None:
+        """What is left of a turn is for those who have more than their equal part."""
+        rest = self.chain.flow.turn_channel_messages_max - share
+        for channel, _ in unfinished:
+            if left <= 0 or left_bytes <= 0 or rest <= 0:
+                break
+            if self._can_run(channel):
+                steps, size = self._run_channel(channel, min(left, rest), left_bytes, alarm)
+                left -= steps
+                left_bytes -= size
+        for channel, steps in unfinished:
+            if steps >= BUSY_STEPS_MIN and self._can_run(channel) and channel.last_queue:
+                self._frame_builder.awaits(channel, channel.last_queue, self.chain)
+
+    # Channels that an alarm holds.
+
+    def _rest(self, channel: Channel, alarm: Hold) -> None:
+        del self.channels[channel]
+        self._resting[channel] = None
+        self._rest_alarm = alarm
+        if len(self._rest_ends) > 2 * len(self._resting) + STALE_RESTS_MAX:
+            self._rest_ends = [end for each in self._resting for end in self._ends(each)]
+            heapify(self._rest_ends)
+            return
+        for end in self._ends(channel):
+            heappush(self._rest_ends, end)
+
+    def _ends(self, channel: Channel) -> Iterator[tuple[int, int, Channel]]:
+        for at_ms in self._admission.deadlines(channel):
+            yield at_ms, next(self._rest_numbers), channel
+
+    def _wake(self, channel: Channel) -> None:
+        """The next turn looks at it, whatever the alarm does."""
+        if channel in self._resting:
+            del self._resting[channel]
+            self.channels[channel] = None
+
+    def _wake_rested(self, alarm: Hold | None) -> None:
+        """All when it is another alarm or none, else those that waited as long as they may."""
+        ends = self._rest_ends
+        if alarm != self._rest_alarm:
+            # They came before those that were not looked at yet.
+            self.channels = {**self._resting, **self.channels}
+            self._resting.clear()
+            ends.clear()
+            return
+        now_ms = self.chain.clock.monotonic_ms()
+        while ends and ends[0][0] <= now_ms:
+            self._wake(heappop(ends)[2])
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything in channels and queues: nothing can be stored any more."""
-        for channel in list(self.channels):
+        for channel in [*self.channels, *self._resting]:
             while channel.inbox:
                 self._refuse(channel, channel.inbox.popleft(), refusal)
             self._set_hold(channel, None)
@@ -222,7 +291,7 @@ class PublishPipeline:
 
     def remove(self, queue: Queue) -> None:
         """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
-        for channel in self.channels:
+        for channel in (*self.channels, *self._resting):
             channel.forget_queue(queue)
         for batch in self._frame_builder.remove(queue):
             batch.channel.finished(len(batch.publications), batch.charge)
@@ -241,6 +310,7 @@ class PublishPipeline:
 
     def withdraw(self, channel: Channel, refusal: Refusal) -> None:
         """A channel stops: what of it waits in queues for the log is refused."""
+        self._wake(channel)
         for batch in self._frame_builder.withdraw(channel):
             channel.finished(len(batch.publications), batch.charge)
             if not batch.is_answered:
@@ -443,6 +513,7 @@ class PublishPipeline:
         if channel.inbox:
             return
         self.channels.pop(channel, None)
+        self._resting.pop(channel, None)
         if channel.is_closed:
             self._draining.pop(channel, None)
             if channel.dropped:
@@ -450,6 +521,11 @@ class PublishPipeline:
             channel.retire()
 
     # What is still to do.
+
+    @property
+    def has_publishes(self) -> bool:
+        """True when some channel has something in its inbox."""
+        return bool(self.channels or self._resting)
 
     @property
     def draining_channels(self) -> Collection[Channel]:
@@ -474,10 +550,10 @@ class PublishPipeline:
 
     def next_deadline_ms(self) -> int | None:
         """When the first hold passes, or has lasted as long as it may."""
-        if not self.channels:
-            return None
         held = [channel for channel in self.channels if channel.hold is not None]
         times = [at_ms for channel in held for at_ms in self._admission.deadlines(channel)]
+        if self._resting and self._rest_ends:
+            times.append(self._rest_ends[0][0])
         return min(times, default=None)
 
     def _can_run(self, channel: Channel) -> bool:

@@ -532,6 +532,7 @@ class HopRates:
             key = subscription.subscription_id
             self._subscriptions.note(key, (subscription.settled_messages,), sampler.now_ms)
             self.busy_subscriptions.offer(key, self.subscription(subscription))
+            yield 1
         for look in self.looks:
             look.look(topic)
             yield len(topic.queues)

@@ -13,9 +13,10 @@ import msgspec
 
 from penstock.engine.non_persistent import NonPersistentStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
-from penstock.engine.topic import Topic, furthest_behind
+from penstock.engine.topic import Topic, furthest_behind_steps
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
+from penstock.model.steps import Steps, finished
 
 
 class EngineCounters(msgspec.Struct):
@@ -119,8 +120,20 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
-    subscriptions = tuple([each.statistics() for each in topic.subscriptions.values()])
-    ready, size, age_ms = furthest_behind(topic, wall_ms)
+    return finished(topic_statistics_steps(topic, wall_ms))
+
+
+A_READER: Final = 0.5
+"""Steps that a look at one subscription is."""
+
+
+def topic_statistics_steps(topic: Topic, wall_ms: int) -> Steps[TopicStatistics]:
+    """In steps: it may have a thousand subscriptions."""
+    subscriptions: list[SubscriptionStatistics] = []
+    for each in list(topic.subscriptions.values()):
+        subscriptions.append(each.statistics())
+        yield A_READER
+    ready, size, age_ms = yield from furthest_behind_steps(topic, wall_ms)
     return TopicStatistics(
         name=str(topic.name),
         is_durable=topic.is_durable,
@@ -133,7 +146,7 @@ def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
         unacked=sum([each.unacked for each in subscriptions]),
         backlog_bytes=size,
         oldest_age_ms=age_ms,
-        subscriptions=subscriptions,
+        subscriptions=tuple(subscriptions),
     )
 
 

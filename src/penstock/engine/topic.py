@@ -28,6 +28,7 @@ from penstock.model.ids import QueueId, TopicId
 from penstock.model.names import TopicName
 from penstock.model.record import Record, neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
+from penstock.model.steps import Steps
 
 if TYPE_CHECKING:
     from penstock.engine.subscription.subscription import Subscription
@@ -605,19 +606,24 @@ def oldest_age_ms(topic: Topic, wall_ms: int) -> int:
     return max((_age_ms(each, topic, wall_ms) for each in holders(topic)), default=0)
 
 
-def furthest_behind(topic: Topic, wall_ms: int) -> tuple[int, int, int]:
+def furthest_behind_steps(topic: Topic, wall_ms: int) -> Steps[tuple[int, int, int]]:
     """Of the slowest holder: messages not given to it, log bytes from its low mark to the end.
 
-    And the age of the oldest message that some holder has not settled.
+    And the age of the oldest message that some holder has not settled. In steps: a topic may have a
+    thousand holders.
     """
     ready = size = age_ms = 0
     for holder in holders(topic):
-        if _is_done(holder, topic):
-            continue
-        ready = max(ready, _ready(holder, topic))
-        size = max(size, _backlog(holder, topic))
-        age_ms = max(age_ms, _age_ms(holder, topic, wall_ms))
+        if not _is_done(holder, topic):
+            ready = max(ready, _ready(holder, topic))
+            size = max(size, _backlog(holder, topic))
+            age_ms = max(age_ms, _age_ms(holder, topic, wall_ms))
+        yield A_HOLDER
     return ready, size, age_ms
+
+
+A_HOLDER: Final = 0.5
+"""Steps that a look at what one has not settled is."""
 
 
 def _is_done(subscription: Subscription, topic: Topic) -> bool:

@@ -211,7 +211,7 @@ class TurnRunner:
             soonest_ms = min(soonest_ms, self._delays.next_deadline_ms())
             if housekeeping.snapshot_ms is not None:
                 soonest_ms = min(soonest_ms, housekeeping.snapshot_ms)
-        if not (journal.open or self._pipeline.channels or self._is_anybody_waiting()):
+        if not (journal.open or self._pipeline.has_publishes or self._is_anybody_waiting()):
             return soonest_ms
         for at_ms in (
             journal.next_deadline_ms,

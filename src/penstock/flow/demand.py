@@ -15,6 +15,8 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Final, Protocol
 
+import msgspec
+
 UNLIMITED: Final = (1 << 62) - 1
 """More than any figure ever compared with it; stays a small machine integer when added to."""
 
@@ -44,6 +46,37 @@ class Withheld(StrEnum):
     """Too much is parked for the keys of others; nothing is read beyond it."""
     NOTHING_READY = "nothing-ready"
     """There is nothing to read for it."""
+
+
+class ClientCause(StrEnum):
+    """Why a client does not take more, in its own words."""
+
+    NOT_RECEIVED = "not-received"
+    """Its application takes nothing out of its receiver queue."""
+    QUEUE_BYTES = "queue-bytes"
+    """Its receiver queue has as many bytes as it may, so that it does not read its connection."""
+    LISTENERS = "listeners-busy"
+    """All threads of its listener are busy."""
+    PAUSED = "paused"
+    LETTERS = "letters-wait"
+    """What it sends to a retry-letter or dead-letter topic gets no receipt."""
+    STARTING = "starting"
+    """Other partitions or topics of the same consumer are not subscribed yet."""
+    UNACKED = "unacked"
+    """Its application has everything that came, and acks nothing of it."""
+
+
+class ClientSays(msgspec.Struct, frozen=True):
+    """What a client said last of one of its consumers; few clients say anything."""
+
+    cause: ClientCause
+    waiting: int = 0
+    """Messages in its receiver queue; of letters how many."""
+    limit: int = 0
+    """Of that queue, in messages or bytes; of a listener how many threads."""
+    since_ms: int = 0
+    lasted_ms: int = 0
+    """For how long now, filled in for who looks."""
 
 
 class Demand(Protocol):

@@ -52,6 +52,8 @@ class EdgeSink(Protocol):
 
     def entered(self, episodes: "Episodes", reason: Reason, culprit: str, at_ms: int) -> None: ...
 
+    def left(self, episodes: "Episodes") -> None: ...
+
     def ended(self, episodes: "Episodes", episode: Episode) -> None: ...
 
 
@@ -143,6 +145,7 @@ class Episodes:
                 open_.held_since_ms = now_ms
                 open_.holders = 1
                 open_.culprit = culprit
+                open_.ended = "released"  # whatever became of the stall before
                 open_.stalls += 1
                 self._count_held(1, now_ms)
                 return False
@@ -170,6 +173,8 @@ class Episodes:
         self._count_held(-1, now_ms)
         if self.memory_ms == 0:
             return self._end(reason, open_)
+        if self._sink is not None:
+            self._sink.left(self)
         return None
 
     def settle(self, now_ms: int) -> list[Episode]:
@@ -261,6 +266,16 @@ class Episodes:
             (reason, open_.stalled_ms + (0 if (at := open_.held_since_ms) is None else now_ms - at))
             for reason, open_ in self._open.items()
         ]
+
+    @property
+    def is_stalled(self) -> bool:
+        """True while it is held, at this very moment."""
+        return self._held > 0
+
+    @property
+    def is_leaving(self) -> bool:
+        """True while an episode was left and not ended yet."""
+        return any(each.held_since_ms is None for each in self._open.values())
 
     @property
     def is_lingering(self) -> bool:
@@ -417,6 +432,7 @@ class Journal:
 
     __slots__ = (
         "_edges",
+        "_leaving",
         "_settle_at_ms",
         "edges_dropped",
         "memory_ms",
@@ -435,16 +451,21 @@ class Journal:
         self._edges: deque[FlowEdge] = deque()
         self.open: dict[Episodes, None] = {}
         """Episodes that go on, or ended a moment ago; to be looked at only."""
+        # Of those, the ones that may have something to end: five thousand publishers whom an alarm
+        # holds for an hour need no look until then.
+        self._leaving: dict[Episodes, None] = {}
         self._settle_at_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
         if now_ms <= self.now_ms:
             return
         self.now_ms = now_ms
-        if self.open and now_ms >= self._settle_at_ms:
+        if self._leaving and now_ms >= self._settle_at_ms:
             self._settle_at_ms = now_ms + SETTLE_EVERY_MS
-            for episodes in list(self.open):
+            for episodes in list(self._leaving):
                 episodes.settle(now_ms)
+                if not episodes.is_leaving:
+                    self._leaving.pop(episodes, None)
 
     def episodes(self, kind: str, name: str, stage_id: str = "") -> Episodes:
         """A stage's history that reports here."""
@@ -466,13 +487,11 @@ class Journal:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When ``tick`` has something to end; None while no episode is open."""
-        return self._settle_at_ms if self.open else None
+        """When ``tick`` has something to end; None while no stall is over."""
+        return self._settle_at_ms if self._leaving else None
 
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
-        if not self.open:
-            self._settle_at_ms = at_ms + SETTLE_EVERY_MS
         self.open[episodes] = None
         self._note(
             FlowEdge(
@@ -486,10 +505,17 @@ class Journal:
             )
         )
 
+    def left(self, episodes: Episodes) -> None:
+        """A stall is over, and its episode may be (called by ``Episodes``)."""
+        if not self._leaving:
+            self._settle_at_ms = self.now_ms + SETTLE_EVERY_MS
+        self._leaving[episodes] = None
+
     def ended(self, episodes: Episodes, episode: Episode) -> None:
         """An episode is over (called by ``Episodes``)."""
         if not episodes.is_lingering:
             self.open.pop(episodes, None)
+            self._leaving.pop(episodes, None)
         self._note(
             FlowEdge(
                 episodes.kind,

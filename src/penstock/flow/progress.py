@@ -29,11 +29,17 @@ POINTS_MAX: Final = 16
 GROWTH_PART: Final = 10
 """A head gets older that is older by a tenth of the window; less is an accident."""
 
+CATCH_UP_PART: Final = 50
+"""Who gives back a fiftieth of what it has within the window catches up; less is too little."""
+
 ENDED_MS: Final = 3000
 """A spell that paused for so long is over; so an answer is ``ok`` again within five seconds."""
 
 STUCK_MS: Final = 30_000
 """Who holds messages and settles none of them for so long never acks; before that it is slow."""
+
+UNSETTLED_MIN: Final = 50
+"""Unsettled messages of one consumer from which on their age is looked at, whatever its window."""
 
 READ_MS: Final = 3_600_000
 """Who was read within the last hour is meant to be read; else it lies there on purpose."""
@@ -74,11 +80,14 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     age_ms: int
     """Of the oldest message it has not been given."""
     ready: int
+    unacked: int = 0
 
 
 class ProgressView(msgspec.Struct, frozen=True):
     """What the diagnosis is told."""
 
+    at_ms: int = 0
+    """When one looked."""
     age_ms: int = 0
     """Of the oldest message that waits."""
     is_behind: bool = False
@@ -91,9 +100,14 @@ class ProgressView(msgspec.Struct, frozen=True):
     """For how long nothing was settled."""
     unacked_age_ms: int = 0
     """Of the oldest message that is not settled."""
+    unacked_since_ms: int | None = None
+    """Since when that is older than it may be; None = it is not."""
+    is_unacked_less: bool = False
+    """There are fewer of them than there were a moment ago: somebody catches up."""
     loops: int = 0
-    """How often the same message came back in a row, with nothing settled."""
+    """How often the same message came back in a row, with nothing settled; 0 = it does not."""
     loop_offset: int = -1
+    loop_since_ms: int | None = None
     discarding_ms: int | None = None
     """Since when old messages make room for new ones; None = they do not."""
     discarded: int = 0
@@ -110,7 +124,10 @@ class Progress:
     __slots__ = (
         "_behind_since_ms",
         "_is_behind",
+        "_loop_last_ms",
+        "_loop_since_ms",
         "_points",
+        "_unacked_since_ms",
         "discards",
         "loop_offset",
         "loops",
@@ -129,13 +146,22 @@ class Progress:
         """From then on ``moved`` wants to hear of it again."""
         self.loops = 0
         self.loop_offset = -1
+        self._loop_since_ms = self._loop_last_ms = now_ms
         self.discards: Spell | None = None
         # Made when the head first moves late: most readers never are.
         self._points: deque[Point] | None = None
         self._behind_since_ms: int | None = None
         self._is_behind = False
+        self._unacked_since_ms: int | None = None
 
-    def moved(self, now_ms: int, age_ms: int, ready: int, behind_ms: int) -> None:
+    @property
+    def is_late(self) -> bool:
+        """True when its head was too old: that it has nothing left is to be told at once."""
+        return self._behind_since_ms is not None
+
+    def moved(
+        self, now_ms: int, age_ms: int, ready: int, behind_ms: int, *, unacked: int = 0
+    ) -> None:
         """The head moved, or everything was taken; to be told once ``point_ms`` is over."""
         self.point_ms = now_ms + POINT_EVERY_MS
         if age_ms <= behind_ms:
@@ -144,18 +170,29 @@ class Progress:
             self._behind_since_ms = now_ms - (age_ms - behind_ms)
         if self._points is None:
             self._points = deque(maxlen=POINTS_MAX)
-        self._points.append(Point(now_ms, age_ms, ready))
+        self._points.append(Point(now_ms, age_ms, ready, unacked))
 
     def settled(self, now_ms: int) -> None:
         self.settled_ms = now_ms
         self.loops = 0
 
-    def returned(self, offsets: Sequence[int]) -> None:
+    def returned(self, offsets: Sequence[int], now_ms: int) -> None:
         """Messages went back to their places, to be delivered again."""
-        if not self.loops:
+        if not self.loops or not (self.loop_offset in offsets or self._is_in_loop(now_ms)):
             self.loop_offset, self.loops = offsets[0], 1
+            self._loop_since_ms = self._loop_last_ms = now_ms
         elif self.loop_offset in offsets:
             self.loops += 1
+            self._loop_last_ms = now_ms
+
+    def _is_in_loop(self, now_ms: int) -> bool:
+        """False when the message did not come back as it used to: somebody keeps it, or is gone."""
+        usual_ms = (self._loop_last_ms - self._loop_since_ms) // max(1, self.loops)
+        return now_ms - self._loop_last_ms <= max(ENDED_MS, 2 * usual_ms)
+
+    def _loops(self, now_ms: int) -> int:
+        is_loop = self.loops >= LOOPS_MIN and self._is_in_loop(now_ms)
+        return self.loops if is_loop else 0
 
     def discarded(self, messages: int, now_ms: int) -> None:
         if self.discards is None:
@@ -164,7 +201,7 @@ class Progress:
 
     def is_noteworthy(self, now_ms: int) -> bool:
         """True when something happens that a count of messages does not show."""
-        return self.loops >= LOOPS_MIN or (
+        return self._loops(now_ms) > 0 or (
             self.discards is not None and self.discards.is_on(now_ms)
         )
 
@@ -177,28 +214,42 @@ class Progress:
         unacked_age_ms: int,
         is_read: bool,
         behind_ms: int,
+        unacked: int = 0,
     ) -> ProgressView:
         """What there is to say, with the figures of this moment."""
         self._judge(now_ms, age_ms, ready, behind_ms)
-        since_ms = self._behind_since_ms
-        if since_ms is None:
-            since_ms = now_ms - (age_ms - behind_ms)
+        loops = self._loops(now_ms)
+        if unacked_age_ms < STUCK_MS:
+            self._unacked_since_ms = None
+        elif self._unacked_since_ms is None:
+            self._unacked_since_ms = now_ms - (unacked_age_ms - STUCK_MS)
+        if self._is_behind and self._behind_since_ms is None:
+            # So it stays, however far its head moves on meanwhile.
+            self._behind_since_ms = now_ms - (age_ms - behind_ms)
         unread_ms = None if self.read_ms is None else now_ms - self.read_ms
         discards = self.discards
         if discards is not None and not discards.is_on(now_ms):
             discards = None
         return ProgressView(
+            at_ms=now_ms,
             age_ms=age_ms,
             is_behind=self._is_behind,
-            since_ms=since_ms if self._is_behind else None,
+            since_ms=self._behind_since_ms if self._is_behind else None,
             unread_ms=0 if is_read else unread_ms,
             unsettled_ms=now_ms - self.settled_ms,
             unacked_age_ms=unacked_age_ms,
-            loops=self.loops,
+            unacked_since_ms=self._unacked_since_ms,
+            is_unacked_less=self._is_less(now_ms, unacked, behind_ms),
+            loops=loops,
             loop_offset=self.loop_offset,
+            loop_since_ms=self._loop_since_ms if loops else None,
             discarding_ms=None if discards is None else discards.since_ms,
             discarded=0 if discards is None else discards.count,
         )
+
+    def _is_less(self, now_ms: int, unacked: int, behind_ms: int) -> bool:
+        recent = [each for each in self._points or () if now_ms - each.at_ms <= behind_ms]
+        return bool(recent) and recent[0].unacked - unacked > recent[0].unacked // CATCH_UP_PART
 
     def _judge(self, now_ms: int, age_ms: int, ready: int, behind_ms: int) -> None:
         """Once behind it stays so until its head is young again, or there is less and less."""

@@ -281,7 +281,7 @@ Cause = Literal["", "silence", "bytes", "released"]
 class Lease:
     """What is kept for one query."""
 
-    __slots__ = ("broke", "bytes_max", "cause", "heard_ms", "text", "ttl_ms")
+    __slots__ = ("broke", "broke_ms", "bytes_max", "cause", "heard_ms", "text", "ttl_ms")
 
     def __init__(self, *, ttl_ms: int, bytes_max: int, now_ms: int) -> None:
         self.ttl_ms = ttl_ms
@@ -291,6 +291,8 @@ class Lease:
         self.cause: Cause = ""
         """Why nothing is kept any more; empty while it holds."""
         self.text = ""
+        self.broke_ms: int | None = None
+        """When a look broke it the last time; None = not since the broker started."""
         self.broke = ""
         """Why it was broken the last time, also after it was mended: what went then is gone."""
 
@@ -328,8 +330,10 @@ class Lease:
                 f"{size_text(held_bytes)} were kept for it, at most {size_text(self.bytes_max)} "
                 "are (spark.lease_bytes_max)"
             )
-        self.broke = self.text or self.broke
-        return bool(self.cause)
+        if not self.cause:
+            return False
+        self.broke, self.broke_ms = self.text, now_ms
+        return True
 
     def release(self) -> None:
         if not self.cause:

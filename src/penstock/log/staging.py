@@ -436,13 +436,14 @@ class StageFiles:
         self._storage = storage
         self._files = files
 
-    def found(self) -> dict[str, int]:
-        """Bytes below each directory of a batch."""
-        sizes: dict[str, int] = {}
+    def found(self) -> dict[str, dict[str, int]]:
+        """Bytes of each file by its name, for each directory of a batch."""
+        sizes: dict[str, dict[str, int]] = {}
         for sink in self._names(STAGE_DIRECTORY):
             for query in self._names(sink):
                 for batch in self._names(query):
-                    sizes[batch] = sum(self._storage.size(each) for each in self._names(batch))
+                    files = ((each, self._storage.size(each)) for each in self._names(batch))
+                    sizes[batch] = {path.rpartition("/")[2]: size for path, size in files}
         return sizes
 
     def open(self, batch: str, name: str) -> File:

@@ -82,6 +82,8 @@ class ResolveResponse(msgspec.Struct, kw_only=True):
     epoch: int
     """Offsets of an older epoch may name other messages now (D7)."""
     topics: list[TopicRange]
+    is_auto_creating: bool = True
+    """A topic that is not there is made by the first row that a sink writes to it."""
 
 
 class PollRequest(QueryRequest, Generic[Q], tag="poll"):
@@ -187,6 +189,8 @@ class ReleaseRequest(QueryRequest, tag="release"):
     """All queries of a subscription are gone for good, or for now: nothing need be kept."""
 
     subscription: str
+    checkpoint: str = ""
+    """Only the query with this one, as in a poll."""
     is_final: bool = False
     """Also forget the subscription."""
 
@@ -324,6 +328,8 @@ class SinkStateResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_ms: int = 0
     """Wall time of its commit."""
     checkpoint: str = ""
+    is_committing: bool = False
+    """The next one is on its way: it may be visible in a moment, whoever asked for it."""
 
 
 class StageRoomRequest(QueryRequest, tag="stage_room"):

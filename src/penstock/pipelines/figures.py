@@ -53,6 +53,7 @@ class Figures:
         sources = progress.get("sources") or [{}]
         source = sources[0]
         rows = rows_between(source.get("startOffset"), source.get("endOffset"))
+        ahead = rows_between(source.get("endOffset"), source.get("latestOffset"))
         latest = parsed(source.get("latestOffset"))
         took_s = (progress.get("durationMs") or {}).get("triggerExecution", 0) / 1000
         observed = progress.get("observedMetrics") or {}
@@ -75,8 +76,8 @@ class Figures:
             rows_out=self.rows_out + int(counted.get("rows") or 0) * is_new,
             rows_per_s=(smooth if self.rows_per_s else rate) if rows else 0.0,
             batch_s=took_s,
-            lag_messages=rows_between(source.get("endOffset"), source.get("latestOffset")),
-            lag_s=int(latest.get("lag_ms") or 0) / 1000 if rows else 0.0,
+            lag_messages=ahead,
+            lag_s=int(latest.get("lag_ms") or 0) / 1000 if rows or ahead else 0.0,
             admitted_rows=int(latest.get("admitted_rows") or 0),
             retries=self.retries + int(counted.get("retries") or 0) * is_new,
             dead=self.dead + int(counted.get("dead") or 0) * is_new,
@@ -107,7 +108,8 @@ class Figures:
             f"{self.late:,} late" if self.late else "",
             f"{self.new_fields:,} with new fields ({self.new_field})" if self.new_fields else "",
             f"started {self.restarts + 1} times" if self.restarts else "",
-            self.text,
+            # Told when it failed; once more when it is started would be noise.
+            self.text if self.state != "starting" else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -123,7 +125,9 @@ class Figures:
             f"{self.flow} [{drawn}] {share:.0%}",
             f"{self.rows:,} of {total:,} rows",
             f"{self.rows_per_s:,.0f}/s" if self.rows_per_s else "",
-            f"{self.lag_messages / self.rows_per_s:,.0f} s left" if self.rows_per_s else "",
+            f"{self.lag_messages / self.rows_per_s:,.0f} s left"
+            if self.rows_per_s and self.lag_messages
+            else "",
             f"{self.retries:,} retried" if self.retries else "",
             f"{self.dead:,} dead" if self.dead else "",
             self.text or (self.state if self.state not in ("running", "idle") else ""),

@@ -205,6 +205,11 @@ class Flow:
         """True when a row may become a dead letter."""
         return bool(self.map) or self.decode.format != RAW
 
+    @property
+    def writes_to(self) -> str:
+        """The broker that messages and letters go to."""
+        return self.target.endpoint or self.source.endpoint
+
     def fingerprint(self) -> dict[str, str]:
         """What a checkpoint was made for, part by part; secrets do not stand in it."""
         target = self.target
@@ -271,8 +276,14 @@ def load_pipeline(
     """
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise BadPipeline(f"{path}: cannot be read ({problem})") from None
+    except FileNotFoundError:
+        raise BadPipeline(
+            f"{path}: there is no such file; `penstock pipeline init` writes one to begin with"
+        ) from None
+    except OSError as problem:
+        raise BadPipeline(f"{path}: cannot be read ({problem.strerror})") from None
+    except UnicodeDecodeError:
+        raise BadPipeline(f"{path}: is no UTF-8 text") from None
     home = (directory or path.parent).resolve()
     found = parse_pipeline(
         text,
@@ -644,17 +655,14 @@ class _Reader:
         if flow.can_retry and flow.source.endpoint.startswith(ROCKETMQ):
             text = "retries need a Penstock to wait in; retry = { max_attempts = 1 } does without"
             raise self._bad((*where, "map"), text)
-        if flow.can_fail and self._writes_to(flow).startswith(ROCKETMQ):
-            text = 'dead letters need a Penstock; name it: to = { ..., endpoint = "host:8815" }'
+        if flow.writes_to.startswith(ROCKETMQ) and (flow.can_fail or not flow.target.is_table):
+            what = "dead letters need" if flow.target.is_table else "a topic target needs"
+            text = f'{what} a Penstock; name it: to = {{ ..., endpoint = "host:8815" }}'
             raise self._bad((*where, "to"), text)
         if flow.source.columns and flow.source.archive:
             raise self._bad((*where, "from", "columns"), "an archive has its own columns; use sql")
         if flow.source.archive and flow.target.kind == TOPIC and flow.can_fail:
             raise self._bad((*where, "decode"), "what an archive is replayed with stays raw")
-
-    @staticmethod
-    def _writes_to(flow: Flow) -> str:
-        return flow.target.endpoint or flow.source.endpoint
 
     def _check_names(self, flows: tuple[Flow, ...]) -> None:
         """Two flows must not be taken for one."""

@@ -9,13 +9,15 @@ Not here: what a flow's states mean (``runner.py``), the terminal and signals (`
 import contextlib
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -23,11 +25,21 @@ from pyspark.sql import SparkSession
 from penstock.model.errors import PenstockError
 from penstock.pipelines.figures import Figures
 from penstock.pipelines.flow_file import DELTA, Flow, Pipeline
-from penstock.pipelines.query import FlowQuery, load_function, prepare_session, table_schema
+from penstock.pipelines.query import (
+    FlowProblem,
+    FlowQuery,
+    FlowWaits,
+    check_target,
+    check_topics,
+    load_function,
+    prepare_session,
+    table_schema,
+)
 from penstock.pipelines.runner import FlowRun, Runner
-from penstock.pipelines.state import FlowState
+from penstock.pipelines.state import FlowState, NotYet
 from penstock.pipelines.table import Table
 from penstock.spark.listener import PenstockListener
+from penstock.spark.options import ROCKETMQ
 from penstock.spark.package import write_executor_zip
 from penstock.spark.session import local_session
 
@@ -79,12 +91,15 @@ def launch(
             state.check_target()
         with spark_session(pipeline, session) as spark:
             runner = Runner([_run(spark, pipeline, state, options) for state in states])
-            while runner.look():
-                show(runner.figures)
-                wait(LOOK_S)
+            is_running = True
+            while is_running:
+                # First: a signal may have ended Spark, too.
                 if is_stopping():
                     runner.stop()
-            show(runner.figures)
+                is_running = runner.look()
+                show(runner.figures)
+                if is_running:
+                    wait(LOOK_S)
             return not runner.has_failed
 
 
@@ -93,6 +108,10 @@ def dry_run(
 ) -> list[tuple[Flow, list[str]]]:
     """What every flow would write, as ``column type``; raises for what would not work."""
     check_without_spark(pipeline, flows)
+    for flow in flows:
+        with _in_words(flow):
+            check_topics(flow)
+            check_target(flow)
     found = []
     with (
         tempfile.TemporaryDirectory(prefix="penstock-dry-run-") as place,
@@ -105,10 +124,28 @@ def dry_run(
             if kept:
                 state.pin_schema(kept)
             query = FlowQuery(spark, flow, state, home=pipeline.directory)
-            query.check_topics()
-            columns = table_schema(query.outgoing())
+            with _in_words(flow):
+                columns = table_schema(query.outgoing())
             found.append((flow, [f"{name} {kind.simpleString()}" for name, kind in columns]))
     return found
+
+
+@contextlib.contextmanager
+def _in_words(flow: Flow) -> Iterator[None]:
+    """Nobody waits in a dry run."""
+    try:
+        yield
+    except (FlowWaits, NotYet) as problem:
+        raise FlowProblem(f"flow '{flow.name}': {problem}") from None
+
+
+def sources_of(flows: Sequence[Flow]) -> dict[str, tuple[str, str]]:
+    """Endpoint and subscription at a broker of ours, by the name of the flow and its query."""
+    return {
+        flow.name: (flow.source.endpoint, flow.source.subscription)
+        for flow in flows
+        if not flow.source.archive and not flow.source.endpoint.startswith(ROCKETMQ)
+    }
 
 
 def check_without_spark(pipeline: Pipeline, flows: Sequence[Flow]) -> None:
@@ -145,6 +182,17 @@ def _run(spark: SparkSession, pipeline: Pipeline, state: FlowState, options: Run
 
 
 @contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """PySpark has Ctrl-C cancel all jobs and raise; whoever runs flows ends them in good order."""
+    kept = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, kept)
+
+
+@contextlib.contextmanager
 def spark_session(
     pipeline: Pipeline, session: SparkSession | None = None
 ) -> Iterator[SparkSession]:
@@ -162,19 +210,25 @@ def spark_session(
         master: dict[str, str | None] = {"spark.master": pipeline.master} if pipeline.master else {}
         if is_cluster:
             master |= dict.fromkeys(OF_THIS_MACHINE)
-        made = local_session(
-            f"penstock {pipeline.path.stem}",
-            directory=Path(place),
-            settings={**master, **pipeline.settings},
-            # A flow's error is told in a sentence; a stack for each task that was tried hides it.
-            log_level=pipeline.settings.get("spark.log.level", "off"),
-        )
+        with _own_interrupt():
+            made = local_session(
+                f"penstock {pipeline.path.stem}",
+                directory=Path(place),
+                settings={**master, **pipeline.settings},
+                # A flow's error is told in a sentence; a stack for each task that was tried hides
+                # it.
+                log_level=pipeline.settings.get("spark.log.level", "off"),
+            )
         for name in PYSPARK_LOGGERS:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+        # When the JVM goes first, a thread of PySpark would print a stack.
+        counting: Any = getattr(made.sparkContext, "_accumulatorServer", None)
+        if counting is not None:
+            counting.handle_error = lambda *_: None
         if is_cluster:
             # Executors of a cluster have nothing of ours.
             made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
-        listener = PenstockListener(redacted=pipeline.redacted)
+        listener = PenstockListener(redacted=pipeline.redacted, sources=sources_of(pipeline.flows))
         made.streams.addListener(listener)
         prepare_session(made)
         try:

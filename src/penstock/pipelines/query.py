@@ -18,7 +18,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from penstock.bulk.client import BulkClient
 from penstock.bulk.tickets import BulkError, Ticket
 from penstock.model.errors import PenstockError
-from penstock.model.spark_batch import NO_TOPIC, STAGE_COLUMNS
+from penstock.model.spark_batch import AT_LEAST_ONCE, BAD_REQUEST, NO_TOPIC, STAGE_COLUMNS
 from penstock.pipelines import archive_source, table_sink
 from penstock.pipelines.flow_file import JSON, RAW, TEXT, Flow
 from penstock.pipelines.letters import (
@@ -57,12 +57,14 @@ from penstock.pipelines.letters import (
     Postmaster,
     RowMapper,
 )
+from penstock.pipelines.runner import SparkGone
 from penstock.pipelines.state import FlowState, NotYet, infer
 from penstock.pipelines.table import Table
 from penstock.spark.causes import SLOW_START, cause_of
 from penstock.spark.listener import FLOW_METRICS
-from penstock.spark.options import ROCKETMQ
+from penstock.spark.options import ROCKETMQ, BadOption, SinkOptions
 from penstock.spark.schema import SPARK_TYPES
+from penstock.spark.sink import check_columns
 
 VIEW: Final = "messages"
 DECODED: Final = "penstock_decode"
@@ -77,6 +79,8 @@ LETTER_COLUMNS: Final = ("topic", "queue", "offset", "key", "tag", "properties",
 PLAIN_TYPES: Final = (StringType, IntegralType, DateType, BooleanType)
 """What may be the name of a directory."""
 ASK_S: Final = 5.0
+NO_JVM: Final = "Py4JNetworkError"
+"""Of a package that comes with PySpark and is none of ours to import."""
 SESSION_SETTINGS: Final = {
     # Without the fields that nobody selects Spark would not notice that they are no JSON.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
@@ -89,6 +93,42 @@ class FlowWaits(Exception):
 
 class FlowProblem(PenstockError):
     """A flow that Spark cannot run as it is written."""
+
+
+def check_topics(flow: Flow) -> None:
+    """Asked before Spark is: it needs a minute to say that there is no such topic."""
+    source = flow.source
+    if source.archive or source.endpoint.startswith(ROCKETMQ):
+        return
+    try:
+        with BulkClient(source.endpoint, patience_s=ASK_S) as client:
+            client.resolve(list(source.topics) or None, pattern=source.pattern or None)
+    except BulkError as problem:
+        if problem.kind == BAD_REQUEST:
+            raise FlowProblem(f"flow '{flow.name}': {problem}") from None
+        raise (NotYet if problem.kind == NO_TOPIC else FlowWaits)(str(problem)) from None
+
+
+def check_target(flow: Flow) -> None:
+    """What a start finds out with its first row only: topics that nobody makes."""
+    wanted = [] if flow.target.is_table else [flow.target.place]
+    wanted += [flow.dead_topic] if flow.can_fail else []
+    wanted += [flow.retry_topic] if flow.can_retry else []
+    if not wanted:
+        return
+    try:
+        with BulkClient(flow.writes_to, patience_s=ASK_S) as client:
+            answer = client.resolve([], optional=wanted)
+    except BulkError as problem:
+        raise FlowWaits(str(problem)) from None
+    there = {each.name for each in answer.topics}
+    for name in wanted:
+        if name not in there and not answer.is_auto_creating:
+            raise FlowProblem(
+                f"flow '{flow.name}': there is no topic '{name}' to write to, and rows make"
+                f" none at {flow.writes_to} (spark.is_auto_creating); make it with `penstock"
+                f" topics create {name}`"
+            )
 
 
 def prepare_session(spark: SparkSession) -> None:
@@ -124,7 +164,12 @@ class FlowQuery:
 
     def start(self, *, is_once: bool) -> "SparkQuery":
         """Start it from its checkpoint."""
-        self.check_topics()
+        check_topics(self.flow)
+        self._plan_smaller()
+        with with_spark():
+            return self._started(is_once=is_once)
+
+    def _started(self, *, is_once: bool) -> "SparkQuery":
         frame = self.outgoing()
         writer = frame.writeStream.queryName(self.flow.name).outputMode("append")
         writer = writer.option("checkpointLocation", str(self.state.checkpoint))
@@ -136,27 +181,38 @@ class FlowQuery:
         if target.is_table:
             writer = writer.format(table_sink.FORMAT).options(**self._table(frame))
         else:
-            options = {"endpoint": self.endpoint, "sink": self.flow.name}
+            options = {"endpoint": self.flow.writes_to, "sink": self.flow.name}
             writer = writer.format("penstock").options(**options, guarantee=target.guarantee)
         return SparkQuery(writer.start())
 
-    def check_topics(self) -> None:
-        """Asked before Spark is: it needs a minute to say that there is no such topic."""
-        source = self.flow.source
-        if source.archive or source.endpoint.startswith(ROCKETMQ) or source.pattern:
-            return
-        try:
-            with BulkClient(source.endpoint, patience_s=ASK_S) as client:
-                client.resolve(list(source.topics))
-        except BulkError as problem:
-            if problem.kind != NO_TOPIC:
-                raise FlowWaits(str(problem)) from None
-            raise NotYet(str(problem)) from None
+    def _plan_smaller(self) -> None:
+        """A batch that is larger than the file allows by now is not done as it was begun.
 
-    @property
-    def endpoint(self) -> str:
-        """The broker that letters and messages go to."""
-        return self.flow.target.endpoint or self.flow.source.endpoint
+        Spark keeps the range of a batch that it wrote down: one that was too large for the broker
+        would be so for ever. Whatever nobody has seen any of may be planned anew.
+        """
+        source, plan = self.flow.source, self.state.plan()
+        if plan is None or not 0 < source.max_rows < plan.rows or self._may_be_seen(plan.batch):
+            return
+        if plan.batch == 0:
+            # Nothing is left of how the broker knows it.
+            self.state.forget_at_broker()
+        self.state.forget(plan)
+
+    def _may_be_seen(self, batch: int) -> bool:
+        """True when the target has something of a batch, or will have."""
+        target, flow = self.flow.target, self.flow.name
+        if target.is_table:
+            table, writer = Table(target.place), self.state.id
+            return table.prepared(writer) is not None or table.last_done(writer) >= batch
+        if target.guarantee == AT_LEAST_ONCE:
+            return False
+        try:
+            with BulkClient(self.flow.writes_to, patience_s=ASK_S) as client:
+                known = client.sink_state(flow, self.state.spark_id)
+        except BulkError as problem:
+            raise FlowWaits(str(problem)) from None
+        return known.is_committing or known.batch >= batch
 
     def outgoing(self) -> DataFrame:
         """What goes to the target, letters among it; raises ``FlowProblem``."""
@@ -169,11 +225,14 @@ class FlowQuery:
                 frame = frame.coalesce(tasks)
             else:
                 frame = self._as_messages(frame)
+                check_columns(frame.schema, SinkOptions(topic=flow.target.place))
             return self._observed(frame)
         except PySparkException as problem:
             if SLOW_START in str(problem):
                 raise FlowWaits(cause_of(problem)) from None
             raise FlowProblem(f"flow '{flow.name}': {cause_of(problem)}") from None
+        except BadOption as problem:
+            raise FlowProblem(f"flow '{flow.name}': {problem}") from None
 
     # Where rows come from.
 
@@ -278,7 +337,10 @@ class FlowQuery:
         if not self._schema:
             self._schema = self.flow.decode.schema or self.state.pinned_schema()
         if not self._schema:
-            self._schema = infer(self.samples())
+            try:
+                self._schema = infer(self.samples())
+            except BulkError as problem:
+                raise FlowWaits(str(problem)) from None
             self.state.pin_schema(self._schema)
         found = self._from_ddl("decode.schema", self._schema)
         if CORRUPT in found.fieldNames():
@@ -339,12 +401,13 @@ class FlowQuery:
     # What becomes of them.
 
     def _transformed(self, frame: DataFrame) -> DataFrame:
+        is_inferred = self.flow.decode.format == JSON and not self.flow.decode.schema
         if self.flow.map:
-            return self._mapped(frame)
+            return self._mapped(self._counting_new_fields(frame) if is_inferred else frame)
         if not self.flow.can_fail:
             return self._step(frame)
         good = frame.where(f.col("_bad").isNull())
-        if self.flow.decode.format == JSON and not self.flow.decode.schema:
+        if is_inferred:
             good = self._counting_new_fields(good)
         rows = self._step(good.drop("_bad", "_attempts"))
         if LETTER in rows.columns:
@@ -418,7 +481,8 @@ class FlowQuery:
         known = [f.lit(name) for name in self._value_schema().fieldNames()]
         names = f.json_object_keys(f.col("body").cast("string"))
         new = f.array_except(names, f.array(*known))
-        has_new = f.size(new) > 0
+        # A row that is tried again was counted the first time.
+        has_new = (f.size(new) > 0) & (f.col("_attempts") == 0)
         return frame.observe(
             DECODED,
             f.count(f.when(has_new, True)).alias("new_fields"),
@@ -482,7 +546,7 @@ class FlowQuery:
             generation=generation,
             partition_by=target.partition_by,
             compression=target.compression,
-            endpoint=self.endpoint if flow.can_fail else "",
+            endpoint=self.flow.writes_to if flow.can_fail else "",
             sink=f"{flow.name}.letters",
         )
         return options.as_option()
@@ -526,6 +590,17 @@ class FlowQuery:
         )
 
 
+@contextlib.contextmanager
+def with_spark() -> Iterator[None]:
+    """Calls to the JVM; ``SparkGone`` when there is none any more."""
+    try:
+        yield
+    except Exception as problem:
+        if isinstance(problem, ConnectionError) or type(problem).__name__ == NO_JVM:
+            raise SparkGone(str(problem)) from None
+        raise
+
+
 class SparkQuery:
     """Spark's query as the runner sees it."""
 
@@ -534,24 +609,28 @@ class SparkQuery:
         self._seen = -1
 
     def is_active(self) -> bool:
-        return self._query.isActive
+        with with_spark():
+            return self._query.isActive
 
     def problem(self) -> str | None:
-        error = self._query.exception()
+        with with_spark():
+            error = self._query.exception()
         return None if error is None else cause_of(error)
 
     def progress(self) -> list[Any]:
         """The batches since the last look, oldest first; the last one also when it is not new."""
-        last = self._query.lastProgress
-        if last is None:
-            return []
-        before, self._seen = self._seen, int(last["batchId"])
-        if self._seen <= before + 1:
-            return [last]
-        return [each for each in self._query.recentProgress if int(each["batchId"]) > before]
+        with with_spark():
+            last = self._query.lastProgress
+            if last is None:
+                return []
+            before, self._seen = self._seen, int(last["batchId"])
+            if self._seen <= before + 1:
+                return [last]
+            return [each for each in self._query.recentProgress if int(each["batchId"]) > before]
 
     def stop(self) -> None:
-        self._query.stop()
+        with with_spark():
+            self._query.stop()
 
 
 def table_schema(frame: DataFrame) -> list[tuple[str, DataType]]:
@@ -571,6 +650,11 @@ def load_function(reference: str, home: Path | None) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ImportError as problem:
         raise FlowProblem(f"{reference}: {problem}; modules are looked for in {home}") from None
+    except Exception as problem:  # whatever a user's module does when it is imported
+        raise FlowProblem(
+            f"{reference}: module {module_name} cannot be imported: {type(problem).__name__}:"
+            f" {problem}"
+        ) from None
     found = getattr(module, name, None)
     if not callable(found):
         raise FlowProblem(f"{reference}: module {module_name} has no function {name}")

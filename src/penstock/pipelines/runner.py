@@ -44,14 +44,19 @@ START_S: Final = 20.0
 TEXT_CHARACTERS_MAX: Final = 500
 OVER: Final = ("stopped", "done", "failed")
 RESET: Final = "begin anew with --reset"
-FINAL: Final = ("checkpoint was rewound", "--reset")
+FINAL: Final = ("checkpoint was rewound", "--reset", "spark.stage_batch_bytes_max")
 """What somebody must decide: another start would only say it again."""
+GONE: Final = "Spark's JVM is gone: the next run does again what it had begun"
 NEW_CHECKPOINT: Final = "begin with a new checkpoint"
 """What source and sink advise those who made their checkpoint themselves."""
 
 
+class SparkGone(Exception):
+    """Spark itself has ended, by a signal to the whole process group or by somebody's kill."""
+
+
 class RunningQuery(Protocol):
-    """What is needed of Spark's."""
+    """What is needed of Spark's; each of them may raise ``SparkGone``."""
 
     def is_active(self) -> bool: ...
 
@@ -127,13 +132,17 @@ class FlowRun:
         """Do what is to be done now."""
         if self.is_over:
             return
-        if self._query is None:
-            if self._stop_by is not None:
+        try:
+            if self._query is not None:
+                self._watch(self._query)
+            elif self._stop_by is not None:
                 self._become("stopped")
             elif self._clock() >= self._next_start:
                 self._begin()
-            return
-        self._watch(self._query)
+        except SparkGone:
+            # No start helps: the session is of this process, and there is no other.
+            self._query = None
+            self._become("failed" if self._stop_by is None else "stopped", GONE)
 
     def stop(self) -> None:
         """Come to rest; ``look`` until it is over."""
@@ -163,6 +172,8 @@ class FlowRun:
                 self._is_told_why = True
         except PenstockError as problem:
             self._become("failed", str(problem))
+        except SparkGone:
+            raise
         except Exception as problem:  # Spark's, of any kind: it may pass
             self._failed(cause_of(problem))
 
@@ -218,6 +229,8 @@ class FlowRun:
         self._become("waiting", text)
 
     def _become(self, state: str, text: str = "") -> None:
+        # Whoever shows it says whose it is.
+        text = text.removeprefix(f"flow '{self.flow.name}': ")
         said = " ".join(self._redacted(text).split())[:TEXT_CHARACTERS_MAX] or self.figures.text
         self.figures = replace(self.figures, state=state, text=said)
 

@@ -10,27 +10,32 @@ The id lives as long as the checkpoint: tables and dead letters know a flow's ba
 whose SQL, schema or target changed does not silently go on with an old checkpoint; whoever runs it
 decides (``--reset``, another name, or ``--accept-change``).
 
-Pure but for the files; no Spark.
+Pure but for the files, and a word to the broker when a checkpoint goes; no Spark.
 """
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from penstock.bulk.client import BulkClient
+from penstock.bulk.tickets import BulkError
 from penstock.model.errors import PenstockError
+from penstock.pipelines.figures import parsed, rows_between
 from penstock.pipelines.flow_file import Flow
 from penstock.pipelines.table import Table, write_durably
-from penstock.spark.options import PAUSED
+from penstock.spark.options import PAUSED, ROCKETMQ
 
 VERSION: Final = 1
+FORGET_S: Final = 2.0
 
 
 class NotYet(PenstockError):
@@ -39,6 +44,15 @@ class NotYet(PenstockError):
 
 class StateError(PenstockError):
     """A flow cannot go on from where it was."""
+
+
+class Plan(NamedTuple):
+    """A batch that Spark has begun and not done: its range is written down and stays the same."""
+
+    batch: int
+    rows: int
+    checkpoint: str
+    """The id by which the source's broker knows the query."""
 
 
 class FlowState:
@@ -124,7 +138,10 @@ class FlowState:
 
     def reset(self) -> None:
         """Forget everything: the next run begins as the first did."""
-        known = self._read("flow.json")
+        self.forget_at_broker()
+        known = None
+        with contextlib.suppress(StateError):  # it may be damaged
+            known = self._read("flow.json")
         if known is not None and self.flow.target.is_table:
             table = Table(self.flow.target.place)
             writer = str(known["id"])
@@ -152,6 +169,57 @@ class FlowState:
     def pin_schema(self, ddl: str) -> None:
         write_durably(self.path / "schema.json", json.dumps({"ddl": ddl}, indent=1))
 
+    # What Spark has written.
+
+    @property
+    def spark_id(self) -> str:
+        """Spark's id of the query; empty before its first start."""
+        found = self._read("checkpoint/metadata")
+        return "" if found is None else str(found.get("id", ""))
+
+    @property
+    def source_id(self) -> str:
+        """The id by which the source's broker knows the query; empty before its first batch."""
+        planned = self._batches("offsets")
+        return _checkpoint_of(self._ends(max(planned))) if planned else ""
+
+    def plan(self) -> Plan | None:
+        """The batch that was begun and not done; None when there is none."""
+        planned, done = self._batches("offsets"), self._batches("commits")
+        last = max(planned, default=-1)
+        if last < 0 or last in done:
+            return None
+        ends, begins = self._ends(last), self._ends(last - 1) if last - 1 in planned else []
+        pairs = itertools.zip_longest(begins[: len(ends)], ends)
+        rows = sum(rows_between(begin, end) for begin, end in pairs)
+        return Plan(last, rows, _checkpoint_of(ends))
+
+    def forget(self, plan: Plan) -> None:
+        """As if Spark had been killed before it wrote the batch down: it begins another one."""
+        for name in (f"{plan.batch}", f".{plan.batch}.crc"):
+            (self.checkpoint / "offsets" / name).unlink(missing_ok=True)
+
+    def forget_at_broker(self) -> None:
+        """The query that this checkpoint was needs nothing any more.
+
+        If nobody hears it, its lease ends by itself.
+        """
+        source, known = self.flow.source, self.source_id
+        if known and not source.archive and not source.endpoint.startswith(ROCKETMQ):
+            with (
+                contextlib.suppress(BulkError),
+                BulkClient(source.endpoint, patience_s=FORGET_S) as client,
+            ):
+                client.release(source.subscription, checkpoint=known, is_final=True)
+
+    def _batches(self, log: str) -> set[int]:
+        return {int(each.name) for each in (self.checkpoint / log).glob("[0-9]*")}
+
+    def _ends(self, batch: int) -> list[str]:
+        """Of each source, in Spark's file: a version, what belongs to the batch, the sources."""
+        text = (self.checkpoint / "offsets" / str(batch)).read_text("utf-8")
+        return text.splitlines()[2:]
+
     # Coming to rest.
 
     def pause(self) -> None:
@@ -168,8 +236,10 @@ class FlowState:
     # Private.
 
     def _advice(self) -> str:
+        source = self.flow.source
+        where = "the first row" if source.archive else source.starting
         return (
-            f"--reset begins anew at {self.flow.source.starting} (rows that are in the target stay,"
+            f"--reset begins anew at {where} (rows that are in the target stay,"
             " and come again), another name of the flow does so beside it, --accept-change goes on"
             " from where it was"
         )
@@ -184,6 +254,10 @@ class FlowState:
         if not isinstance(found, dict):
             raise StateError(f"{self.path / name} is damaged; --reset begins anew")
         return found
+
+
+def _checkpoint_of(ends: Sequence[str]) -> str:
+    return next((str(parsed(each).get("checkpoint", "")) for each in ends), "")
 
 
 # ---- an inferred schema -------------------------------------------------------------------------

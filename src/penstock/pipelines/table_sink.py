@@ -454,6 +454,13 @@ def add_to_delta(table: Table, batch: Batch, columns: Any, partition_by: tuple[s
 def compact_delta(path: Path, target_bytes: int) -> dict[str, Any]:
     """Merge small files by Delta's own means; readers of its log see one version or the other."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
-    found: dict[str, Any] = DeltaTable(path).optimize.compact(target_size=target_bytes)
+    if not DeltaTable.is_deltatable(str(path)):
+        raise TableError(f"{path} is no Delta table (yet)")
+    try:
+        found: dict[str, Any] = DeltaTable(path).optimize.compact(target_size=target_bytes)
+    except DeltaError as problem:
+        # A flow that writes meanwhile is no problem; another compaction is.
+        raise TableError(f"{path} cannot be compacted: {problem}") from None
     return found

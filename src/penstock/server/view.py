@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
 from penstock.engine.broker import Engine
-from penstock.engine.statistics import TopicStatistics, topic_statistics
+from penstock.engine.statistics import TopicStatistics, topic_statistics_steps
 from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
+from penstock.model.steps import Steps
 from penstock.server.listener import ConnectionLimit
 from penstock.server.probes import LoopLag, Probes
 from penstock.server.pump import Pumps
@@ -73,7 +74,8 @@ class BrokerView:
 
     def take_events(self) -> None:
         """Log, remember and tell the flow edges since the last call."""
-        events = self.events.note(self._engine.take_flow_edges())
+        edges, dropped = self._engine.take_flow_edges(), self._engine.flow_edges_dropped
+        events = self.events.note(edges, dropped)
         leases = self._engine.queries.registry.take_lease_events()
         events += self.events.remember([lease_event(each) for each in leases])
         events += self.events.alarms(self._engine.alarms.alarms)
@@ -126,10 +128,10 @@ class BrokerView:
         totals = self._engine.totals((yield from self._engine.connection_counts()))
         return (yield from rabbitmq_steps(totals, process, self._topic_statistics()))
 
-    def _topic_statistics(self) -> Iterator[TopicStatistics]:
+    def _topic_statistics(self) -> Iterator[TopicStatistics | float]:
         wall_ms = self._clock.wall_ms()
         for topic in self._engine.topics():
-            yield topic_statistics(topic, wall_ms)
+            yield (yield from topic_statistics_steps(topic, wall_ms))
 
     def _limits(self) -> list[LimitView]:
         engine, probes = self._engine, self._probes
@@ -255,14 +257,14 @@ class BrokerView:
 # are and however often they ask, and a small broker's pages are always fresh.
 
 
-T = TypeVar("T")
-Steps = Generator[float, None, T]
-
 SHARE: Final = 0.2
 STEPS_A_PIECE: Final = 30
 """Half a millisecond to two: topics with messages and readers are dearer than empty ones."""
 CHEAP: Final = 0.12
 """Steps that a look at a counter is."""
+
+
+T = TypeVar("T")
 
 
 class CachedPage(Generic[T]):

@@ -23,7 +23,7 @@ import json
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -68,24 +68,36 @@ class PenstockListener(StreamingQueryListener):
         send: Callable[[QueryReport], None] | None = None,
         *,
         redacted: Callable[[str], str] = str,
+        sources: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        """``redacted`` takes secrets out of what the broker is told and shows."""
+        """``redacted`` takes secrets out of what the broker is told and shows.
+
+        ``sources`` has endpoint and subscription of queries by their names: of one that fails in
+        its first batch Spark says no more than its name.
+        """
+        self._by_name: Final = dict(sources or {})
         self._redacted: Final = redacted
         self._send: Final = send or ReportSender().send
         self._sources: dict[str, list[tuple[str, str, str]]] = {}
         """Endpoints, subscriptions and checkpoints by the id of a run."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet about where it reads."""
+        """Where it reads is not known yet, unless by its name.
+
+        A query that was started again does its last batch first, and polls only then.
+        """
+        if event.name in self._by_name:
+            endpoint, subscription = self._by_name[event.name]
+            self._keep(str(event.runId), [(endpoint, subscription, "")])
+            progress = BatchProgress(query_id=str(event.id), query_name=event.name or "")
+            self._send(QueryReport(endpoint, subscription, progress))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
         brokers = [each for each in map(broker_of, progress.sources) if each is not None]
         if not brokers:
             return
-        if len(self._sources) >= QUERIES_MAX:
-            self._sources.clear()
-        self._sources[str(progress.runId)] = brokers
+        self._keep(str(progress.runId), brokers)
         report = batch_progress(progress)
         state = "running" if progress.numInputRows else "idle"
         for endpoint, subscription, checkpoint in brokers:
@@ -105,6 +117,11 @@ class PenstockListener(StreamingQueryListener):
         for endpoint, subscription, checkpoint in self._sources.pop(str(event.runId), ()):
             progress = BatchProgress(query_id=str(event.id), checkpoint=checkpoint)
             self._send(QueryReport(endpoint, subscription, progress, state, text))
+
+    def _keep(self, run: str, brokers: list[tuple[str, str, str]]) -> None:
+        if len(self._sources) >= QUERIES_MAX:
+            self._sources.clear()
+        self._sources[run] = brokers
 
 
 def broker_of(source: Any) -> tuple[str, str, str] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,19 +20,17 @@ from penstock.engine.flow_map import FlowMap
 from penstock.engine.spark.query import LeaseEvent
 from penstock.flow.alarms import Alarm
 from penstock.flow.credit import stage_label
-from penstock.flow.diagnosis import (
-    Finding,
-    StageView,
-    SyncView,
-    UndoneView,
-    answer_of,
-    findings_of,
-)
+from penstock.flow.demand import ClientSays
+from penstock.flow.diagnosis import answer_of, findings_steps
 from penstock.flow.episodes import FlowEdge
 from penstock.flow.fast_fail import RequestClassStatistics
+from penstock.flow.finding import Finding
 from penstock.flow.reason import Reason, id_of
+from penstock.flow.views import StageView, SyncView, UndoneView
 from penstock.model.clock import Clock
+from penstock.model.names import object_id
 from penstock.model.record import Record, neutral_record
+from penstock.model.steps import Steps
 
 STAGES_MAX: Final = 1000
 FINDINGS_MAX: Final = 20
@@ -70,16 +68,14 @@ def flow_page_steps(
     clock: Clock,
     requests: Iterable[RequestClassStatistics] = (),
     events_dropped: int = 0,
-) -> Generator[float, None, FlowPage]:
+) -> Steps[FlowPage]:
     """Everything an operator asks about flow, as JSON; in steps, a stage is one."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     views = stages.views
-    findings = findings_of(views, stages.troubles, stages.alarms, stages.host)
-    yield len(views) / 10
+    findings = yield from findings_steps(views, stages.troubles, stages.alarms, stages.host)
     answer = answer_of(findings, views)
     named = frozenset(_named([answer, *findings[:FINDINGS_MAX]]))
-    shown = _shown(views, named)
-    yield len(views) / 10
+    shown = yield from _shown(views, named)
     rows: list[bytes] = []
     for view in shown:
         rows.append(_ENCODER.encode(_stage(view, offset_ms, named)))
@@ -105,13 +101,22 @@ def flow_page_steps(
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def _shown(views: Sequence[StageView], named: Collection[str]) -> list[StageView]:
+def _shown(views: Sequence[StageView], named: Collection[str]) -> Steps[list[StageView]]:
     """At most ``STAGES_MAX``: what matters first, and of the rest the busiest of every kind."""
-    ranked = sorted(views, key=lambda view: (_rank(view, named), -view.per_s))
-    first = [each for each in ranked if _rank(each, named) < REST]
+    ranks: list[tuple[int, float, int]] = []
+    for number, view in enumerate(views):
+        ranks.append((_rank(view, named), -view.per_s, number))
+        yield RANK
+    ranks.sort()
+    first: list[StageView] = []
     rest: dict[str, list[StageView]] = {}
-    for each in ranked[len(first) :]:
-        rest.setdefault(each.kind, []).append(each)
+    for rank, _, number in ranks:
+        view = views[number]
+        if rank < REST:
+            first.append(view)
+        else:
+            rest.setdefault(view.kind, []).append(view)
+    yield RANK * len(views)
     left = max(0, STAGES_MAX - len(first))
     kinds = sorted(rest.values(), key=len)
     # Each kind has its part; what it does not need is for those with more.
@@ -171,6 +176,8 @@ def _named(findings: Iterable[Finding]) -> set[str]:
 
 
 REST: Final = 3
+RANK: Final = 0.03
+"""Steps that it is to see which rank a stage has."""
 
 
 def _rank(view: StageView, named: Collection[str]) -> int:
@@ -190,6 +197,18 @@ def _undone(undone: UndoneView | None, offset_ms: int) -> dict[str, Any] | None:
         "count": undone.count,
         "since_ms": undone.since_ms + offset_ms,
         "waits_for": undone.waits_for or None,
+    }
+
+
+def _says(says: ClientSays | None, offset_ms: int) -> dict[str, Any] | None:
+    """What a consumer's client says of why it takes no more."""
+    if says is None:
+        return None
+    return {
+        "cause": says.cause,
+        "waiting": says.waiting,
+        "limit": says.limit,
+        "since_ms": says.since_ms + offset_ms,
     }
 
 
@@ -245,6 +264,7 @@ def _stage(view: StageView, offset_ms: int, named: Collection[str]) -> dict[str,
                 "last_grant_ms": None
                 if consumer.last_grant_ms is None
                 else consumer.last_grant_ms + offset_ms,
+                "says": _says(consumer.says, offset_ms),
             }
             for consumer in view.consumers
         ],
@@ -295,7 +315,16 @@ class FlowEvent(msgspec.Struct, frozen=True, gc=False):
 class FlowEvents:
     """Remembers and logs the edges."""
 
-    __slots__ = ("_alarms", "_clock", "counts", "episodes", "recent", "seq", "stalled_ms")
+    __slots__ = (
+        "_alarms",
+        "_clock",
+        "_dropped",
+        "counts",
+        "episodes",
+        "recent",
+        "seq",
+        "stalled_ms",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -303,6 +332,7 @@ class FlowEvents:
         self.counts = {"entered": 0, "left": 0}
         self.seq = 0
         """Of the newest event."""
+        self._dropped = 0
         # Alarm -> (episodes told, when the one that lasts began).
         self._alarms: dict[str, tuple[int, int | None]] = {}
         self.episodes: Counter[tuple[str, str]] = Counter()
@@ -310,8 +340,13 @@ class FlowEvents:
         self.stalled_ms: Counter[tuple[str, str]] = Counter()
         """(kind of stage, reason) -> time held, of episodes that are over."""
 
-    def note(self, edges: Iterable[FlowEdge]) -> list[FlowEvent]:
-        """Tell about edges, oldest first; the events they are."""
+    def note(self, edges: Iterable[FlowEdge], dropped: int = 0) -> list[FlowEvent]:
+        """Tell about edges, oldest first; the events they are.
+
+        ``dropped``: edges that were lost since the broker started, each older than any of these.
+        """
+        self.seq += dropped - self._dropped
+        self._dropped = dropped
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         events = self._numbered([_event(edge, offset_ms) for edge in edges])
         self.recent.extend(events)
@@ -387,7 +422,18 @@ class FlowEvents:
 
 def lease_event(lease: LeaseEvent) -> FlowEvent:
     """A lease that broke or holds again (F18)."""
-    return FlowEvent(lease.at_ms, lease.event, "query", lease.query, lease.cause, lease.text)
+    query_id = object_id("query", lease.query)
+    return FlowEvent(
+        lease.at_ms,
+        lease.event,
+        "query",
+        lease.query,
+        lease.cause,
+        lease.text,
+        id=query_id,
+        culprit_id=query_id,
+        since_ms=lease.at_ms,
+    )
 
 
 def flow_record(event: FlowEvent) -> Record:
@@ -426,12 +472,16 @@ def _event(edge: FlowEdge, offset_ms: int) -> FlowEvent:
 
 def _log(event: FlowEvent) -> None:
     extra: dict[str, object] = {
+        "seq": event.seq,
+        "id": event.id,
         "stage": f"{event.kind} {event.name}",
         "reason": event.reason,
         "culprit": event.culprit,
+        "culprit_id": event.culprit_id,
     }
     if event.event == "entered":
         logger.info("a stage is held", extra=extra)
     else:
-        seconds = {"lasted_s": event.lasted_ms / 1000, "stalled_s": event.stalled_ms / 1000}
-        logger.info("a stage runs again", extra=extra | seconds | {"stalls": event.stalls})
+        extra |= {"lasted_s": event.lasted_ms / 1000, "stalled_s": event.stalled_ms / 1000}
+        extra |= {"stalls": event.stalls, "ended": event.ended}
+        logger.info("a stage runs again", extra=extra)

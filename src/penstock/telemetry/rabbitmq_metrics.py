@@ -5,11 +5,12 @@ to say is under its own names (``metrics.py``). Written as text by hand: no libr
 lines without buckets.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock import __version__
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
+from penstock.model.steps import Steps
 from penstock.telemetry.statistics import ProcessStatistics
 
 SUBSCRIPTION: Final = "amqp"
@@ -41,11 +42,14 @@ class QueueTotals:
 
 
 def rabbitmq_steps(
-    engine: EngineStatistics, process: ProcessStatistics, topics: Iterable[TopicStatistics]
-) -> Generator[float, None, bytes]:
-    """The page, in the Prometheus text format; a step for each of the topics."""
+    engine: EngineStatistics, process: ProcessStatistics, topics: Iterable[TopicStatistics | float]
+) -> Steps[bytes]:
+    """The page, in the Prometheus text format; a number among the topics is steps of the next."""
     totals = QueueTotals()
     for topic in topics:
+        if isinstance(topic, float):
+            yield topic
+            continue
         totals.add(topic)
         yield 1
     lines = [

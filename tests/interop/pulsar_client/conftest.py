@@ -9,6 +9,7 @@ test takes the fixture ``pulsar`` and makes clients, ours and the C++ one, by it
 """
 
 import itertools
+import json
 import os
 import time
 from contextlib import contextmanager
@@ -75,6 +76,14 @@ class Scene:
             self.rest.done("POST", f"namespaces/{name}/{policy}", body)
         return name
 
+    @property
+    def keeps_batch_index_acks(self):
+        """Whether the broker keeps acks of single messages of a batch: Apache's must be told to."""
+        if not self.is_real:
+            return True
+        said = json.loads(self.rest.get("brokers/configuration/runtime").text)
+        return said["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
+
     def cut(self, client):
         """Every connection of one of our clients breaks, without a word."""
 
@@ -83,6 +92,21 @@ class Scene:
                 connection._transport.abort()
 
         client_loop().post(abort)
+
+    def deafen(self, client):
+        """One of our clients reads no more on the connections it has: its answers are lost."""
+
+        def pause():
+            for connection in client._cluster.pool.connected():
+                connection._transport.pause_reading()
+
+        client_loop().post(pause)
+
+    def comes_back(self, producer, times):
+        """Wait for it, so that the next cut is one: what is cut already cannot be cut."""
+        (partition,) = producer._partitions
+        handler = partition.handler
+        eventually(lambda: handler.epoch == times and handler.ready_connection, what="it is back")
 
     def eventually(self, condition, what=""):
         return eventually(condition, what=what)

@@ -270,7 +270,9 @@ def test_single_messages_of_a_batch_are_acked_at_the_broker(pulsar):
         messages = [consumer.receive(WAIT_MS) for _ in range(10)]
         consumer.acknowledge(messages[::2])
     with client.subscribe(topic, "s", **options) as consumer:
-        assert take(consumer, 5) == bodies(10)[1::2]
+        # Without it acks of pieces are not kept, and the batch comes again whole.
+        wanted = bodies(10)[1::2] if pulsar.keeps_batch_index_acks else bodies(10)
+        assert take(consumer, len(wanted)) == wanted
         is_quiet(consumer)
 
 

@@ -1,43 +1,17 @@
 """The programs ``examples/pulsar_*.py`` run as they are, and show what they say."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
-SECONDS_MAX = 60
+from kit.example_programs import ended, example_programs
 
 
 @pytest.fixture
 def example(pulsar, tmp_path):
-    """Start an example with the server's URL; ended when the test is."""
-    started = []
-
-    def start(name, *arguments):
-        command = [sys.executable, str(EXAMPLES / name), pulsar.url, *arguments]
-        output = (tmp_path / f"{name}-{len(started)}.out").open("w+b")
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-        process.said = lambda: Path(output.name).read_text()
-        started.append((process, output))
-        return process
-
-    yield start
-    for process, output in started:
-        process.kill()
-        process.wait()
-        output.close()
-
-
-def ended(process):
-    assert process.wait(SECONDS_MAX) == 0, process.said()
-    return process.said()
+    """Starts an example with the server's URL."""
+    with example_programs(tmp_path, pulsar.url) as start:
+        yield start
 
 
 def test_the_producer_sends_and_the_consumer_gets_it_all(pulsar, example):

@@ -24,6 +24,13 @@ from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, FrameParser, encode
 
 TYPES = pb.BaseCommand
+_SUCCEED = (
+    TYPES.SUBSCRIBE,
+    TYPES.CLOSE_CONSUMER,
+    TYPES.CLOSE_PRODUCER,
+    TYPES.SEEK,
+    TYPES.UNSUBSCRIBE,
+)
 NAMES = {field.number: field.name for field in TYPES.DESCRIPTOR.fields}
 
 
@@ -87,6 +94,7 @@ class FakePulsar:
         self.waiting: list[tuple[FakeTransport, pb.BaseCommand]] = []
         self.is_away = False
         self.is_silent = False
+        self.version = "fake"
         self.entry = 0
         self.last_id = pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
 
@@ -116,6 +124,11 @@ class FakePulsar:
         """Ids of each ACK."""
         return [[(i.ledgerId, i.entryId) for i in each.message_id] for each in self.all(TYPES.ACK)]
 
+    @property
+    def waits(self) -> list[Any]:
+        """What consumers said of why they take no more."""
+        return [wait for each in self.all(TYPES.PING) for wait in each.waits]
+
     def told(self, transport: FakeTransport, command: pb.BaseCommand) -> None:
         self.commands.append(command)
         if self.is_silent:
@@ -144,7 +157,7 @@ class FakePulsar:
         answer = pb.BaseCommand()
         if kind == TYPES.CONNECT:
             answer.type = TYPES.CONNECTED
-            answer.connected.server_version = "fake"
+            answer.connected.server_version = self.version
             answer.connected.protocol_version = 20
         elif kind == TYPES.LOOKUP:
             answer.type = TYPES.LOOKUP_RESPONSE
@@ -169,7 +182,11 @@ class FakePulsar:
             answer.type = TYPES.ACK_RESPONSE
             answer.ack_response.request_id = request_id
             answer.ack_response.consumer_id = asked.consumer_id
-        elif kind in (TYPES.SUBSCRIBE, TYPES.CLOSE_CONSUMER, TYPES.SEEK, TYPES.UNSUBSCRIBE):
+        elif kind == TYPES.PRODUCER:
+            answer.type = TYPES.PRODUCER_SUCCESS
+            answer.producer_success.request_id = request_id
+            answer.producer_success.producer_name = "made-by-broker"
+        elif kind in _SUCCEED:
             answer.type = TYPES.SUCCESS
             answer.success.request_id = request_id
         else:
@@ -239,6 +256,16 @@ class ConsumerBench:
 
     def part(self, consumer: Any, number: int = 0) -> Any:
         return list(consumer._parts.values())[number]
+
+    async def look(self, times: int = 2) -> list[Any]:
+        """Seconds pass in which consumers are looked at; what the broker heard of them."""
+        before = len(self.broker.waits)
+        for _ in range(times):
+            self.clock.advance(1_000)
+            for transport in self.broker.transports:
+                transport.connection.tell_waits()
+            await self.settle()
+        return self.broker.waits[before:]
 
     async def settle(self, turns: int = 12) -> None:
         """Let everything that is under way happen."""

@@ -7,9 +7,10 @@ from typing import Any, Final
 from kit.pulsar.bench import PulsarBench
 from kit.pulsar_payload import PulsarMessage, batch_tail, single_tail
 from penstock.adapters.pulsar.compaction import CompactionStatus
-from penstock.adapters.pulsar.naming import PulsarName, parse_name
+from penstock.adapters.pulsar.naming import parse_name
 from penstock.wire.pulsar.facts import inflate
 from penstock.wire.pulsar.frames import NO_ID
+from penstock.wire.pulsar.names import PulsarName
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandSubscribe,

@@ -143,6 +143,10 @@ class Subscriber:
         self.client.say("FLOW", consumer_id=self.id, messagePermits=permits)
         return self
 
+    def says(self, cause: str, **fields: Any) -> None:
+        """Penstock's client tells why it takes no more."""
+        self.client.say("PING", waits=[{"consumer_id": self.id, "cause": cause, **fields}])
+
     def ack(self, *ids: Id | dict[str, Any], kind: str = "Individual", **fields: Any) -> None:
         self.client.say(
             "ACK",

@@ -11,8 +11,8 @@ SENTENCE = "log is the bottleneck (the disk)."
 def pressed():
     return flow_answer(
         [
-            stage("connection", "shop", culprit="queue hot", share=0.6),
-            stage("queue", "hot", culprit="log", share=0.9),
+            stage("connection", "shop", culprit="queue hot", share=0.125),
+            stage("queue", "hot", culprit="log", share=0.24),
             stage("log", "log"),
         ],
         [finding("log", "log", SENTENCE, "connection shop", "queue hot")],
@@ -31,8 +31,8 @@ def test_the_sentence_is_first_and_the_chain_goes_from_who_waits_to_who_is_slow(
     assert why_lines(pressed())[:6] == [
         SENTENCE,
         "",
-        "  connection shop  held for 2.5 s, 60 % of the last 10 s",
-        "  -> queue hot     held for 2.5 s, 90 % of the last 10 s",
+        "  connection shop  held for 2.5 s, 12 % of the last 10 s",
+        "  -> queue hot     held for 2.5 s",
         "  -> log",
         "",
     ]
@@ -41,8 +41,8 @@ def test_the_sentence_is_first_and_the_chain_goes_from_who_waits_to_who_is_slow(
 def test_held_stages_are_a_table_with_the_longest_held_first():
     head, first, second = why_lines(pressed())[6:]
     assert cells(head) == ["KIND", "NAME", "STATE", "REASON", "SINCE", "SHARE", "HELD BY"]
-    assert cells(first) == ["queue", "hot", "flow", "flow", "2.5 s", "90 %", "log"]
-    assert cells(second) == ["connection", "shop", "flow", "flow", "2.5 s", "60 %", "queue hot"]
+    assert cells(first) == ["queue", "hot", "flow", "flow", "2.5 s", "24 %", "log"]
+    assert cells(second) == ["connection", "shop", "flow", "flow", "2.5 s", "12 %", "queue hot"]
 
 
 def test_when_nothing_is_held_the_busiest_stage_is_named_and_nothing_else():
@@ -138,8 +138,8 @@ def test_a_name_is_shown_held_or_not_with_what_is_ready_in_it():
 
 def test_a_name_that_others_wait_for_shows_who_they_are():
     assert about(pressed(), "log")[2:5] == [
-        "  connection shop  held for 2.5 s, 60 % of the last 10 s",
-        "  -> queue hot     held for 2.5 s, 90 % of the last 10 s",
+        "  connection shop  held for 2.5 s, 12 % of the last 10 s",
+        "  -> queue hot     held for 2.5 s",
         "  -> log",
     ]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.bulk.tickets import BulkError
 from penstock.cli import main as cli
 from penstock.cli import pipeline as verb
+from penstock.pipelines import launch
 from penstock.pipelines.figures import Figures
 from penstock.pipelines.flow_file import load_pipeline
 from penstock.pipelines.table import Table
@@ -91,13 +94,14 @@ def test_a_wheel_has_the_shipped_pipelines(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "nosuch.toml"], "nosuch.toml: cannot be read"),
+        (["run", "nosuch.toml"], "nosuch.toml: there is no such file; `penstock pipeline init`"),
         (["run", "archive"], "${TOPICS} is not in the environment; export TOPICS, or --set"),
         (["run", "archive", "--set", "TOPICS"], "--set 'TOPICS': write it like NAME=VALUE"),
         (["run", "replay", "--set", "RAT=5"], "nothing in it is called ${RAT}"),
         (["run", "replay", "--flow", "repaly"], "no flow 'repaly'; did you mean replay?"),
         (["compact", "out", "--size", "big"], "--size: "),
         (["compact", "nowhere"], "nowhere is neither a table nor a pipeline file"),
+        (["init", "nowhere/a.toml"], "nowhere/a.toml cannot be written (No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_told_before_spark_starts(place, capsys, arguments, words):
@@ -105,6 +109,45 @@ def test_what_is_wrong_is_told_before_spark_starts(place, capsys, arguments, wor
     code, _, err = run(capsys, *arguments, *flight)
     assert code in (1, 2), err
     assert words in err
+
+
+SECRET = """
+[flow.x]
+from = { topics = "a" }
+to = { parquet = "${PLACE}/out" }
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_dry_run_prints_no_secret(place, capsys, monkeypatch, flags):
+    monkeypatch.setenv("PLACE", "hunter2")
+    (place / "x.toml").write_text(SECRET)
+    words = ("run", "x.toml", "--flight", "127.0.0.1:1", "--dry-run", *flags)
+
+    def found(pipeline, flows):
+        yield flows[0], ["id bigint"]
+        raise BulkError("unreachable", "no answer of hunter2")
+
+    monkeypatch.setattr(launch, "dry_run", found)
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (1, "penstock: no answer of ${PLACE}\n")
+    assert "${PLACE}/out" in out
+    assert "hunter2" not in out
+
+
+def test_a_compaction_prints_no_secret(place, capsys, monkeypatch):
+    monkeypatch.setenv("PLACE", "hunter2")
+    (place / "x.toml").write_text(SECRET)
+    code, _, err = run(capsys, "compact", "x.toml")
+    assert (code, "${PLACE}/out is no table of a flow" in err) == (1, True)
+    Table(place / "hunter2" / "out").open()
+    assert run(capsys, "compact", "x.toml")[1].endswith("/${PLACE}/out: nothing to merge\n")
+
+
+def test_a_delta_table_that_is_not_there_yet_is_told(place, capsys):
+    (place / "x.toml").write_text(SECRET.replace("parquet", "delta").replace("${PLACE}/", ""))
+    code, _, err = run(capsys, "compact", "x.toml")
+    assert (code, err) == (1, f"penstock: {place}/out is no Delta table (yet)\n")
 
 
 def test_without_spark_it_says_what_to_install(place, capsys, monkeypatch):
@@ -124,6 +167,52 @@ def test_a_table_is_compacted(place, capsys):
     (answer,) = json.loads(out)
     assert (code, answer["before"], answer["after"], answer["rows"]) == (0, 3, 1, 3)
     assert sorted(pq.read_table(place / "out").column("id").to_pylist()) == [0, 1, 2]
+
+
+def test_the_tables_of_a_file_are_compacted_with_the_values_it_was_run_with(place, capsys):
+    run(capsys, "init", "my.toml", "--from", "archive")
+    code, _, err = run(capsys, "compact", "my.toml")
+    assert (code, "export TOPICS, or --set" in err) == (2, True)
+    Table(place / "kept").open()
+    for number in range(2):
+        pq.write_table(pa.table({"id": [number]}), place / "kept" / f"{number}.parquet")
+    values = ["--set", "TOPICS=orders", "--set", "OUT=kept"]
+    code, out, _ = run(capsys, "compact", "my.toml", *values, "--json")
+    (answer,) = json.loads(out)
+    assert (code, answer["before"], answer["after"]) == (0, 2, 1)
+
+
+@pytest.fixture
+def handlers():
+    """Signals as they were."""
+    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for each, handler in kept.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_brings_flows_to_rest_and_a_second_ctrl_c_ends_at_once(
+    place, capsys, monkeypatch, handlers, number
+):
+    (place / "x.toml").write_text(SECRET.replace("${PLACE}", "."))
+    seen = []
+
+    def launched(*_, is_stopping, **__):
+        seen.append(is_stopping())
+        os.kill(os.getpid(), number)
+        seen.append(is_stopping())
+        if len(seen) > 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    monkeypatch.setattr(launch, "launch", launched)
+    words = ("run", "x.toml", "--flight", "127.0.0.1:1")
+    assert run(capsys, *words)[0] == 0
+    assert seen == [False, True]
+    if number == signal.SIGINT:
+        code, _, err = run(capsys, *words)
+        assert (code, "Aborted!" in err) == (1, True)
 
 
 # ---- what is shown ------------------------------------------------------------------------------

@@ -6,14 +6,9 @@ from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.diagnosis import (
-    COMMANDS,
-    PUBLISHES_AFTER_CLOSE,
-    UndoneView,
-    diagnose,
-    findings_of,
-)
+from penstock.flow.diagnosis import diagnose, findings_of
 from penstock.flow.reason import Reason
+from penstock.flow.views import COMMANDS, PUBLISHES_AFTER_CLOSE, UndoneView
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 
@@ -92,7 +87,7 @@ def test_where_channels_are_held_each_for_itself_the_held_one_is_named(bench):
     assert found.kind == "limit"
     assert found.chain == (held.connection.stage.label, held.stage.label)
     assert found.sentence.startswith(f"{held.stage.label} is held by a limit (quota): backlog of ")
-    assert "quota 300 (hold); subscription s has not settled it; " in found.sentence
+    assert "quota 300 (hold); subscription s has not settled it." in found.sentence
     held_names = [
         view.name
         for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views

@@ -225,3 +225,15 @@ def test_what_stands_still_is_passed_over_by_its_stamp():
     for _ in range(3):
         swept(bench)
     assert looked == ["t7", "t7"]
+
+
+def test_a_topic_with_a_thousand_subscriptions_is_looked_at_one_after_the_other():
+    bench = Workbench()
+    topic = bench.topic()
+    for number in range(1_000):
+        bench.engine.create_subscription(topic.name, f"s{number}", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, b"x")
+    bench.settle()
+    steps = list(bench.engine.hop_rates._walk_topics())
+    assert max(steps) <= SLICE_OBJECTS
+    assert sum(steps) >= 2_000, "the stamp of each, and each"

@@ -1,21 +1,17 @@
 """The diagnosis: who is slow, in one sentence."""
 
 import pytest
+from msgspec.structs import replace
 
-from penstock.flow.demand import Withheld
-from penstock.flow.diagnosis import (
-    BURIALS,
-    CAUSE_WORDS,
-    WITHHELD_WORDS,
-    ConsumerView,
-    StageView,
-    UndoneView,
-    diagnose,
-    findings_of,
-    held_chains,
-)
+from penstock.flow.delivery import LOOK
+from penstock.flow.diagnosis import diagnose, findings_of, held_chains
 from penstock.flow.reason import Reason
-from penstock.model.refusal import RefusalKind
+from penstock.flow.views import ConsumerView, StageView
+from penstock.model.steps import finished
+
+
+def chains(views):
+    return finished(held_chains(views))
 
 
 def chain_views(connection="running", channel="running", queue="running", *, with_culprits):
@@ -60,12 +56,20 @@ def test_the_bottleneck_is_the_first_stage_not_held_after_the_last_that_is(
     assert word in found.sentence
 
 
+def test_who_waits_all_the_time_since_it_began_is_not_said_to_wait_for_a_part_of_it():
+    held = StageView("connection", "c1", "flow", Reason.FLOW, "log main", share=0.03, stalls=1)
+    views = [held, StageView("log", "main")]
+    assert diagnose(views).sentence.endswith("connection c1 waits for it.")
+    often = replace(held, stalls=2)
+    assert diagnose([often, views[1]]).sentence.endswith(" waits for it 3 % of the last 10 s.")
+
+
 def test_the_whole_chain_is_shown_upstream_first():
     found = diagnose(chain_views("flow", "flow", "flow", with_culprits=True))
     assert found.chain == ("connection c1", "channel c1/1", "queue orders")
     assert found.sentence == (
         "log main is the bottleneck (the disk): connection c1 -> channel c1/1 -> queue orders "
-        "wait for it 50 % of the time."
+        "wait for it 50 % of the last 10 s."
     )
 
 
@@ -112,7 +116,7 @@ def test_a_limit_is_a_bottleneck_by_itself(reason):
 def test_a_culprit_outside_the_chain_is_named_as_it_is():
     found = diagnose([StageView("queue", "q", "flow", Reason.FLOW, "query 7", share=1.0)])
     assert (found.kind, found.name) == ("external", "query 7")
-    assert "queue q waits for query 7 100 % of the time" in found.sentence
+    assert "queue q waits for query 7 100 % of the last 10 s" in found.sentence
 
 
 def test_a_held_stage_that_names_nobody_still_gives_an_answer():
@@ -131,105 +135,9 @@ def test_stages_that_wait_for_each_other_are_told_and_end_the_walk():
     assert "wait for each other" in found.sentence
 
 
-SLOW = ConsumerView("slow", unacked=100, unacked_max=100)
-UNREAD = ConsumerView("deaf", unacked=5, unacked_max=100, is_unsent_high=True)
-IDLE = ConsumerView("idle", has_demand=False)
-BUSY = ConsumerView("busy", unacked=5, unacked_max=100)
-
-
-def kept_from(name, *reasons, **given):
-    return ConsumerView(name, blocked_by=tuple(reasons), **given)
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        (Withheld.SUBSCRIPTION, "as many unsettled as it allows"),
-        (Withheld.RATE, "its dispatch rate is used up"),
-        (Withheld.DELAYED_ROOM, "no room for that on disk (topics.delayed_on_disk_max)"),
-        (Withheld.DRAINING, "had their keys before has settled them"),
-        (Withheld.LOOK_AHEAD, "consumers of other keys"),
-        (Withheld.INACTIVE, "another consumer is to take over first"),
-        (Withheld.NOTHING_READY, "nobody consumes the queues they are in"),
-    ],
-)
-def test_who_asks_and_gets_nothing_has_a_reason(reason, words):
-    stage = StageView("subscription", "s", ready=5, consumers=(kept_from("c", reason),))
-    found = diagnose([stage])
-    assert found.kind == reason
-    assert found.sentence.startswith("5 messages are ready in subscription s, but ")
-    assert words in found.sentence
-    assert found.sentence.endswith(" (consumer c).")
-
-
-def test_consumers_are_named_and_on_whom_it_depends_and_of_many_only_some():
-    waiting = [kept_from(name, Withheld.DRAINING, waits_for="old") for name in "abcd"]
-    stage = StageView("subscription", "s", ready=5, consumers=tuple(waiting))
-    assert diagnose([stage]).sentence.endswith(" (consumers a, b and 2 more, for consumer old).")
-
-
-def test_a_limit_of_all_goes_before_the_limits_of_some():
-    waiting = kept_from("c", Withheld.SUBSCRIPTION)
-    stage = StageView("subscription", "s", ready=5, consumers=(SLOW, waiting))
-    assert diagnose([stage]).kind == Withheld.SUBSCRIPTION
-    both = kept_from("slow", Withheld.UNSETTLED, Withheld.SUBSCRIPTION, unacked=9, unacked_max=9)
-    stage = StageView("subscription", "s", ready=5, consumers=(both,))
-    assert diagnose([stage]).kind == "consumer", "nobody could take more if there were no other"
-
-
-def test_a_consumer_that_is_full_of_bytes_is_said_to_be_so():
-    full = kept_from("c", Withheld.BYTES, unacked=3, unacked_max=3, unacked_bytes=2 << 20,
-                     unacked_bytes_max=1 << 20)  # fmt: skip
-    found = diagnose([StageView("subscription", "s", ready=5, consumers=(full,))])
-    assert found.name == "c"
-    assert found.sentence.endswith(
-        "consumer c is slow: it has 2 MiB of unsettled messages, its limit is 1 MiB."
-    )
-
-
-def test_who_stands_by_is_not_the_reason():
-    standby = kept_from("b", Withheld.INACTIVE)
-    stage = StageView("subscription", "s", ready=5, consumers=(SLOW, standby))
-    assert diagnose([stage]).name == "slow"
-    silent = kept_from("a", Withheld.DEMAND, has_demand=False)
-    stage = StageView("subscription", "s", ready=5, consumers=(silent, standby))
-    assert "nobody pulls" in diagnose([stage]).sentence
-    stage = StageView("subscription", "s", ready=5, consumers=(BUSY, standby))
-    assert diagnose([stage]).side == "none"
-
-
-@pytest.mark.parametrize(
-    ("consumers", "kind", "name", "word"),
-    [
-        ((SLOW,), "consumer", "slow", "100 unsettled"),
-        ((IDLE, SLOW, UNREAD), "consumer", "slow", "is slow"),
-        ((UNREAD,), "network", "deaf", "does not read"),
-        ((IDLE,), "demand", "orders/billing", "nobody pulls"),
-        ((), "subscription", "orders/billing", "nobody consumes"),
-        ((SLOW, BUSY), "none", "", "Nothing is held back"),
-    ],
-)
-def test_why_ready_messages_are_not_delivered(consumers, kind, name, word):
-    found = diagnose([StageView("subscription", "orders/billing", ready=7, consumers=consumers)])
-    assert (found.kind, found.name) == (kind, name)
-    assert word in found.sentence
-
-
-def test_a_subscription_with_nothing_ready_is_no_finding():
-    assert findings_of([StageView("subscription", "s", consumers=(SLOW,))]) == []
-
-
 def test_a_dispatch_limit_belongs_to_the_delivery_side():
     found = diagnose([StageView("subscription", "s", "flow", Reason.RATE, "10/s", ready=3)])
     assert found.side == "delivery"
-
-
-def test_the_longest_backlog_comes_first():
-    views = [
-        StageView("subscription", "small", ready=1),
-        StageView("subscription", "large", ready=1000),
-    ]
-    assert [each.name for each in findings_of(views)] == ["large", "small"]
 
 
 def test_a_log_that_turns_senders_away_is_blamed_although_nobody_is_held():
@@ -246,10 +154,6 @@ def test_a_log_that_others_already_wait_for_is_blamed_once():
     busy = StageView("log", "log", refusing="the store is busy for 1200 ms")
     queue = StageView("queue", "q", "flow", Reason.FLOW, "log", 0, 0.5, ("log",))
     assert [each.kind for each in findings_of([queue, busy])] == ["log"]
-
-
-# ---- held chains --------------------------------------------------------------------------------
-# Who is to blame when several stages are held: by how long and how often they were.
 
 
 LOG = StageView("log", "log")
@@ -276,7 +180,7 @@ def chain(connection, channel, queue):
 
 
 def blamed(views):
-    return held_chains(views)[0].kind
+    return chains(views)[0].kind
 
 
 def test_one_slow_sync_is_not_why_a_channel_is_behind_all_the_time():
@@ -306,14 +210,14 @@ def test_where_figures_tell_nothing_states_decide():
 def test_fifty_queues_that_wait_for_the_log_wait_once():
     queues = [held("queue", f"q{number}", "log", 0.1) for number in range(50)]
     views = [held("connection", "c", "channel c/1", 0.6), StageView("channel", "c/1"), *queues, LOG]
-    assert [each.kind for each in held_chains(views)] == ["channel", "log"]
+    assert [each.kind for each in chains(views)] == ["channel", "log"]
 
 
 def test_whoever_is_waited_for_does_not_weigh_a_second_time():
     slow = [held("connection", "a", "queue hot", 0.5), StageView("queue", "hot")]
     # Three stages, but one publisher who waits.
     deep = chain((0.3, 5), (0.3, 5), (0.3, 5))
-    assert [each.kind for each in held_chains([*slow, *deep])] == ["queue", "log"]
+    assert [each.kind for each in chains([*slow, *deep])] == ["queue", "log"]
 
 
 def test_something_beside_the_chain_is_named_and_not_what_comes_next():
@@ -326,7 +230,7 @@ def test_something_beside_the_chain_is_named_and_not_what_comes_next():
         ),
         LOG,
     ]  # fmt: skip
-    found = held_chains(views)[0]
+    found = chains(views)[0]
     assert (found.kind, found.name) == ("external", "fault queue-delay")
     assert found.chain == ("connection c", "channel c/1", "queue orders")
 
@@ -339,7 +243,7 @@ def test_a_stage_that_is_not_in_view_is_looked_for_downstream():
         ),
         StageView("queue", "orders"),
     ]  # fmt: skip
-    assert held_chains(views)[0].name == "orders"
+    assert chains(views)[0].name == "orders"
 
 
 def test_a_sync_that_holds_no_publisher_comes_after_a_slow_consumer():
@@ -362,16 +266,16 @@ def short_of_room(culprit):
 
 def test_who_lacks_room_waits_for_the_one_who_has_it_and_for_whom_that_one_waits():
     keeper = held("connection", "d", "log", 0.9)
-    found = held_chains([short_of_room("connection d"), keeper, LOG])[0]
+    found = chains([short_of_room("connection d"), keeper, LOG])[0]
     assert (found.kind, found.chain) == ("log", ("connection c", "connection d"))
-    found = held_chains([short_of_room("connection d"), StageView("connection", "d"), LOG])[0]
+    found = chains([short_of_room("connection d"), StageView("connection", "d"), LOG])[0]
     assert (found.kind, found.name) == ("connection", "d")
     assert "most of the in-flight pool" in found.sentence
 
 
 def test_who_lacks_room_does_not_wait_for_its_own_channel():
     views = [short_of_room("connection gone"), StageView("channel", "c/1"), LOG]
-    found = held_chains(views)[0]
+    found = chains(views)[0]
     assert (found.kind, found.name) == ("limit", "connection gone")
     assert "(room)" in found.sentence
 
@@ -393,21 +297,6 @@ def test_a_sink_that_waits_for_a_full_topic_names_its_limit():
     assert words in finding.sentence
 
 
-def test_every_cause_has_words_for_the_headline():
-    causes = [*Reason, *RefusalKind, *WITHHELD_WORDS]
-    assert [each.value for each in causes if each.value not in CAUSE_WORDS] == []
-
-
-def test_dead_letters_that_are_not_written_after_five_seconds_are_slow():
-    def found(age_ms):
-        undone = UndoneView(BURIALS, 7, 1_000, age_ms=age_ms)
-        stage = StageView("subscription", "orders/a", undone=undone, id="sub/orders/a")
-        return [(each.severity, each.cause, each.since_ms) for each in findings_of([stage])]
-
-    assert found(4_000) == []
-    assert found(6_000) == [("dead", "letters-slow", 1_000)]
-
-
 def test_a_queue_that_waits_for_a_sync_now_and_then_is_no_answer():
     queue = StageView(
         "queue",
@@ -423,3 +312,23 @@ def test_a_queue_that_waits_for_a_sync_now_and_then_is_no_answer():
     (found,) = findings_of([queue, log])
     assert (found.severity, found.culprit.id) == ("parked", "log")
     assert diagnose([queue, log]).severity == "ok"
+
+
+def test_chains_are_walked_one_to_a_step_however_many_wait():
+    waiting = [held("connection", f"c{number}", "log", 1.0) for number in range(500)]
+    steps = list(held_chains([*waiting, LOG]))
+    # One look at all of them, a walk or two for each that waits, and what is said of their end.
+    assert len(steps) >= 2 * len(waiting)
+    assert max(steps) <= 1 + 2 * LOOK * len(waiting)
+
+
+def test_credit_that_lacked_for_less_than_a_hundredth_of_the_time_is_no_answer():
+    waited = StageView(
+        "connection", "flood", "flow", Reason.FLOW, "log", share=0.004, recent=0.02, stalls=9
+    )
+    passed = replace(waited, is_stalled=False)
+    log = StageView("log", "log")
+    assert diagnose([waited, log]).culprit.name == "log", "it waits now"
+    assert diagnose([passed, log]).severity == "ok"
+    assert [each.severity for each in findings_of([passed, log])] == ["parked"]
+    assert diagnose([replace(passed, stalls=40), log]).culprit.name == "log", "again and again"

@@ -153,8 +153,14 @@ def test_time_held_is_known_while_it_is_still_going_on():
 def test_the_journal_asks_for_a_turn_only_when_an_episode_may_end():
     journal = Journal(0, memory_ms=1000)
     journal.tick(5000)
-    journal.episodes("queue", "q").entered(FLOW, "log", 5000)
+    queue = journal.episodes("queue", "q")
+    queue.entered(FLOW, "log", 5000)
+    assert journal.next_deadline_ms is None, "while it is held there is nothing to end"
+    queue.left(FLOW, 5000)
     assert journal.next_deadline_ms == 5100
+    queue.entered(FLOW, "log", 5050)
+    journal.tick(5100)
+    assert journal.next_deadline_ms is None, "it went on"
 
 
 def test_journal_time_never_goes_back():
@@ -184,3 +190,14 @@ def test_a_smaller_window_and_the_number_of_stalls_in_it():
     assert share.ended(10_000, 2_000) == 2
     assert share.ended(10_000, 10_000) == 3
     assert share.ended(25_000, 10_000) == 0
+
+
+def test_an_episode_that_goes_on_after_a_refusal_ends_as_its_last_stall_does():
+    episodes = Episodes(memory_ms=1_000)
+    episodes.entered(Reason.HELD, "length_max", 0)
+    episodes.refused(Reason.HELD)
+    episodes.left(Reason.HELD, 20_000)
+    episodes.entered(Reason.HELD, "length_max", 20_010)
+    episodes.left(Reason.HELD, 26_000)
+    (episode,) = episodes.settle(27_000)
+    assert (episode.ended, episode.stalls) == ("released", 2)

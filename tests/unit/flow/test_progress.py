@@ -32,6 +32,17 @@ def test_a_head_that_does_not_move_is_behind_when_it_is_old():
     assert (found.is_behind, found.since_ms) == (True, 5_000)
 
 
+def test_since_when_it_is_behind_stays_the_same_while_its_head_moves_on():
+    progress = Progress(0)
+    for second in range(7):
+        progress.moved(second * 1000, second * 800, 100 + second, BEHIND_MS)
+    found = look(progress, 6_900, 5_300, 107)
+    assert (found.is_behind, found.since_ms) == (True, 6_600)
+    progress.moved(7_000, 5_200, 110, BEHIND_MS)
+    later = look(progress, 7_100, 5_300, 111)
+    assert (later.is_behind, later.since_ms) == (True, 6_600)
+
+
 def test_a_head_that_moves_and_gets_older_is_behind_and_one_that_gets_younger_is_not():
     progress = Progress(0)
     for second in range(12):
@@ -61,12 +72,21 @@ def test_who_was_read_within_the_hour_is_meant_to_be_read():
 def test_a_message_that_comes_back_again_and_again_is_counted_until_something_is_settled():
     progress = Progress(0)
     for _ in range(LOOPS_MIN):
-        progress.returned([3, 4])
-        progress.returned([5])
+        progress.returned([3, 4], 0)
+        progress.returned([5], 0)
     assert (progress.loops, progress.loop_offset) == (LOOPS_MIN, 3)
     assert progress.is_noteworthy(0)
     progress.settled(1)
     assert progress.loops == 0
+
+
+def test_a_loop_lasts_while_the_message_comes_back_as_it_used_to():
+    progress = Progress(0)
+    for number in range(LOOPS_MIN):
+        progress.returned([3], 4_000 * number)
+    last_ms = 4_000 * (LOOPS_MIN - 1)
+    assert progress.is_noteworthy(last_ms + 7_000)
+    assert not progress.is_noteworthy(last_ms + 9_000)
 
 
 def test_a_spell_ends_when_it_pauses_and_begins_anew():

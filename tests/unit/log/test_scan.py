@@ -3,7 +3,7 @@ from itertools import chain
 import pytest
 from google_crc32c import value as crc32c
 
-from kit.log_maker import STORE_MS, LogMaker, recover
+from kit.log_maker import STORE_MS, LogMaker, content_at, fill, flip, positions_of, recover
 from penstock.log.format import VERSION, encode_batch, encode_head
 from penstock.log.reader import LogReader
 from penstock.log.scan import DAMAGES_KEPT_MAX, WINDOW_BYTES, Damage, LogScan, ScanReport
@@ -22,27 +22,6 @@ def storage():
 @pytest.fixture
 def maker(storage):
     return LogMaker(storage, segment_bytes_max=4096)
-
-
-def positions_of(made):
-    return [m.position for m in made]
-
-
-def fill(maker, frames=12, each=3, size=100):
-    for number in range(frames):
-        maker.append(*(f"{number}.{i}".encode().ljust(size, b".") for i in range(each)))
-    return maker.records
-
-
-def content_at(storage, maker, position):
-    """The file that holds a position, and the byte in it."""
-    segment = maker.segments.find(position)
-    return storage.files[segment.path], position - segment.base
-
-
-def flip(storage, maker, position, bit=0):
-    content, at = content_at(storage, maker, position)
-    content[at] ^= 1 << bit
 
 
 def test_an_empty_log_scans_to_nothing(storage):

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from kit.log_maker import LogMaker, recover
+from kit.log_maker import LogMaker, content_at, fill, flip, positions_of, recover
 from penstock.log.format import HEAD_BYTES, encode_batch, encode_head
 from penstock.log.segment import SegmentSet, make_log_dir, segment_path
 from penstock.log.writer import LogWriter
@@ -20,27 +20,6 @@ def storage():
 @pytest.fixture
 def maker(storage):
     return LogMaker(storage, segment_bytes_max=4096)
-
-
-def positions_of(made):
-    return [m.position for m in made]
-
-
-def fill(maker, frames=12, each=3, size=100):
-    for number in range(frames):
-        maker.append(*(f"{number}.{i}".encode().ljust(size, b".") for i in range(each)))
-    return maker.records
-
-
-def content_at(storage, maker, position):
-    """The file that holds a position, and the byte in it."""
-    segment = maker.segments.find(position)
-    return storage.files[segment.path], position - segment.base
-
-
-def flip(storage, maker, position, bit=0):
-    content, at = content_at(storage, maker, position)
-    content[at] ^= 1 << bit
 
 
 def test_a_bad_last_frame_below_the_mark_is_damage_and_is_not_cut(storage, maker):

@@ -53,6 +53,9 @@ def test_a_batch_adds_to_what_was_there():
     idle = two.after(progress(2, offset(a=10), offset(a=10), offset(a=10), timestamp="1"))
     assert (idle.state, idle.rows_per_s) == ("idle", 0)
     # Spark gives an idle moment the number of the batch that comes next.
+    assert (idle.lag_messages, idle.lag_s) == (0, 0)
+    waits = two.after(progress(2, offset(a=10), offset(a=10), offset(a=12), timestamp="1"))
+    assert (waits.state, waits.lag_messages, waits.lag_s) == ("idle", 2, 2.5)
     later = progress(2, offset(a=10), offset(a=13), offset(a=13), timestamp="2")
     assert idle.after(later).rows == 29
 

@@ -150,6 +150,10 @@ def test_offsets_by_queue_may_be_given_as_a_table():
             ),
             "dead letters need a Penstock",
         ),
+        (
+            flow(**{"from": '{ topics = "a", endpoint = "rocketmq://h:1" }'}, to='{ topic = "b" }'),
+            "x.to: a topic target needs a Penstock; name it",
+        ),
         ("[flow.'a b']\nfrom = {}", "a flow's name has letters"),
         ("[flow.a]\n[flow.A]", "from is missing"),
         ("[spark]\nsettings = { spark.ui.enabled = 1 }\n" + flow(), "with quotes"),
@@ -221,8 +225,13 @@ def test_a_broker_is_looked_for_only_when_the_file_names_none(tmp_path):
     assert load_pipeline(path, environment={}, endpoint=never).flows[0].source.endpoint == "a:1"
     elsewhere = load_pipeline(path, environment={}, state=tmp_path / "s", directory=tmp_path / "d")
     assert (elsewhere.state, elsewhere.directory) == (tmp_path / "s", tmp_path / "d")
-    with pytest.raises(BadPipeline, match="cannot be read"):
+    with pytest.raises(BadPipeline, match="no such file; `penstock pipeline init` writes one"):
         load_pipeline(tmp_path / "nosuch.toml")
+    with pytest.raises(BadPipeline, match=r"cannot be read \(Is a directory\)$"):
+        load_pipeline(tmp_path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadPipeline, match="is no UTF-8 text"):
+        load_pipeline(path)
 
 
 def test_keys_in_texts_of_several_lines_are_none():
@@ -249,6 +258,18 @@ def test_the_flows_on_the_page_and_the_shipped_ones_are_right():
     assert found["archive"].target.roll_rows == 5
     assert found["replay"].source.rate == 5
     assert found["example"].target.partition_by == ("day",)
+
+
+@pytest.mark.parametrize("name", ["archive", "replay"])
+def test_a_shipped_pipeline_has_a_page_with_every_value_that_can_be_set(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    text = (ROOT / "src" / "penstock" / "pipelines" / "shipped" / f"{name}.toml").read_text()
+    values = dict(re.findall(r"\$\{(\w+)(?::-([^}]*))?\}", text))
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for value, default in values.items():
+        (row,) = (each for each in rows if f"`{value}`" in each)
+        assert f"`{default}`" in row or value in ("TOPICS", "TO"), row
+    assert f"({name}.md)" in (ROOT / "docs" / "pipelines.md").read_text()
 
 
 def test_every_key_is_on_the_page():

@@ -1,7 +1,9 @@
 """How a run's session is made; Spark itself is a fake."""
 
 import logging
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +21,7 @@ class Session:
         self.active = []
         self.streams = self.sparkContext = self
         self.is_stopped = False
+        self._accumulatorServer = SimpleNamespace()
 
     def __getattr__(self, name):
         return {"addListener": lambda _: None, "addPyFile": self._add}[name]
@@ -37,6 +40,8 @@ def made(monkeypatch):
 
     def local_session(name, **options):
         seen.append(options)
+        # As PySpark does: Ctrl-C would cancel the batch that it is to end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return Session()
 
     monkeypatch.setattr(launch, "local_session", local_session)
@@ -53,12 +58,31 @@ def session(text):
     return found
 
 
+def test_spark_does_not_take_ctrl_c_away(made):
+    kept = signal.getsignal(signal.SIGINT)
+
+    def mine(*_):
+        pass
+
+    signal.signal(signal.SIGINT, mine)
+    try:
+        session(FLOW)
+        assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
 def test_spark_itself_is_silent_unless_the_file_says_otherwise(made):
     session(FLOW)
     session(FLOW + '[spark]\nsettings = { "spark.log.level" = "warn" }')
     assert [each["log_level"] for each in made] == ["off", "warn"]
     for name in launch.PYSPARK_LOGGERS:
         assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
+
+
+def test_a_thread_of_pyspark_prints_no_stack_when_the_jvm_goes_first(made):
+    found = session(FLOW)
+    assert found._accumulatorServer.handle_error(None, None) is None
 
 
 def test_executors_of_a_cluster_are_sent_what_they_need(made):

@@ -7,6 +7,7 @@ import pytest
 from penstock.model.errors import PenstockError
 from penstock.pipelines.flow_file import parse_pipeline
 from penstock.pipelines.runner import (
+    GONE,
     NOT_YET_S,
     RESTARTS_MAX,
     RESTARTS_MAX_ONCE,
@@ -14,6 +15,7 @@ from penstock.pipelines.runner import (
     STOP_S,
     FlowRun,
     Runner,
+    SparkGone,
 )
 from penstock.pipelines.state import NotYet
 
@@ -106,7 +108,9 @@ def test_a_flow_that_fails_is_started_again_ever_later(bench):
     for _ in range(8):
         bench.query.fail("no broker")
         assert bench.look() == "waiting"
+        assert bench.run.figures.line().endswith("no broker")
         pauses.append(bench.starts_after())
+        assert not bench.run.figures.line().endswith("no broker")
         bench.look()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert bench.run.figures.restarts == 8
@@ -140,13 +144,21 @@ def test_after_many_starts_without_a_batch_it_has_failed(bench):
 
 def test_what_is_wrong_with_the_flow_itself_is_not_tried_again():
     bench = Bench()
-    bench.refusals = [PenstockError("there is no column 'x'")]
+    bench.refusals = [PenstockError("flow 'x': there is no column 'y'")]
     assert bench.look() == "failed"
+    assert bench.run.figures.line() == "x: failed, there is no column 'y'"
     assert bench.look(100) == "failed"
 
 
-def test_what_somebody_must_decide_is_not_tried_again(bench):
-    bench.query.fail("queue 0 was deleted and made anew; ... or begin with a new checkpoint")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queue 0 was deleted and made anew; ... or begin with a new checkpoint",
+        "batch 3 of sink 'x' has more than 1.0 GiB of rows (spark.stage_batch_bytes_max): make",
+    ],
+)
+def test_what_somebody_must_decide_is_not_tried_again(bench, text):
+    bench.query.fail(text)
     assert bench.look() == "failed"
 
 
@@ -213,6 +225,23 @@ def test_a_query_that_ends_while_it_is_stopped_is_no_failure(bench):
     bench.run.stop()
     bench.query.fail("stopped on the way")
     assert bench.look() == "stopped"
+
+
+def test_without_spark_a_flow_fails_at_once_and_one_that_is_stopped_is_stopped():
+    def gone():
+        raise SparkGone("connection refused")
+
+    for is_stopping, state in ((False, "failed"), (True, "stopped")):
+        each = Bench()
+        each.run.look()
+        each.queries[-1].is_active = gone
+        if is_stopping:
+            each.run.stop()
+        each.run.look()
+        assert (each.run.figures.state, each.run.figures.text) == (state, GONE)
+    never_began = Bench()
+    never_began.refusals.append(SparkGone("connection refused"))
+    assert never_began.look() == "failed"
 
 
 def test_one_flow_that_failed_does_not_end_the_others():

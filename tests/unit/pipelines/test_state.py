@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bulk.tickets import BulkError
 from penstock.pipelines.flow_file import parse_pipeline
-from penstock.pipelines.state import FlowState, NotYet, StateError, infer
+from penstock.pipelines.state import FlowState, NotYet, Plan, StateError, infer
 from penstock.pipelines.table import Batch, StagedFile, Table
 
 
@@ -91,6 +92,9 @@ def test_a_damaged_state_is_told(state):
     (made.path / "flow.json").write_text("{")
     with pytest.raises(StateError, match="is damaged; --reset"):
         opened(state())
+    # What it says helps.
+    state().reset()
+    assert opened(state()).is_new
 
 
 def test_a_table_is_not_filled_twice_because_the_state_is_looked_for_elsewhere(state):
@@ -112,6 +116,64 @@ def test_a_table_is_not_filled_twice_because_the_state_is_looked_for_elsewhere(s
     other.check_target()
     assert not list(table.control.rglob("*.staged"))
     assert table.undecided_paths() == set()
+
+
+def wrote(state, log, batch, *sources):
+    """As Spark does."""
+    place = state.checkpoint / log
+    place.mkdir(exist_ok=True)
+    (place / str(batch)).write_text(
+        "\n".join(["v1", "{}", *(json.dumps(each) for each in sources)])
+    )
+    (place / f".{batch}.crc").touch()
+
+
+def at(offset, **more):
+    return {"offsets": {"a": {"0": offset}}, "checkpoint": "c1", **more}
+
+
+def test_a_batch_that_spark_began_and_did_not_do_is_known_and_can_be_forgotten(state):
+    made = opened(state())
+    assert (made.plan(), made.source_id, made.spark_id) == (None, "", "")
+    (made.checkpoint / "metadata").write_text('{"id":"2be4"}')
+    wrote(made, "offsets", 0, at(30, begins={"a": {"0": 20}}))
+    assert made.plan() == Plan(batch=0, rows=10, checkpoint="c1")
+    wrote(made, "commits", 0)
+    assert made.plan() is None
+    wrote(made, "offsets", 1, at(70))
+    plan = made.plan()
+    assert (plan.batch, plan.rows, made.source_id, made.spark_id) == (1, 40, "c1", "2be4")
+    made.forget(plan)
+    assert made.plan() is None
+    assert sorted(each.name for each in (made.checkpoint / "offsets").iterdir()) == [".0.crc", "0"]
+
+
+def test_the_broker_is_told_of_a_checkpoint_that_is_forgotten(state, monkeypatch):
+    told = []
+
+    class Client:
+        def __init__(self, endpoint, **_):
+            self.endpoint = endpoint
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def release(self, subscription, **which):
+            told.append((self.endpoint, subscription, which))
+            raise BulkError("unreachable", "it may be away")
+
+    monkeypatch.setattr("penstock.pipelines.state.BulkClient", Client)
+    made = opened(state())
+    made.reset()
+    assert told == []
+    opened(made)
+    wrote(made, "offsets", 0, at(30))
+    made.reset()
+    assert told == [(made.flow.source.endpoint, "x", {"checkpoint": "c1", "is_final": True})]
+    assert not made.checkpoint.exists()
 
 
 def test_a_place_that_cannot_be_written_is_told(state, tmp_path):

@@ -14,7 +14,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow import flight
-from pyspark.sql.types import DateType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from penstock.model.queries import CommitBatchRequest, CommitBatchResponse
 from penstock.model.spark_batch import NO_STAGE, StageCommand, StageReceipt
@@ -137,6 +145,36 @@ def test_rows_go_to_the_table_and_letters_to_the_broker(writer, broker):
     assert days == [(DAY,)]
     assert not list(Table(place).control.rglob("*.staged"))
     assert not list(Table(place).control.rglob("*.arrow"))
+
+
+ODD = ["a b", "x/y", "100%", "ü", "a=b", "q?#&+", None, "a%20b", ":", "*"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_partitions_read_back_whatever_their_values_are(tmp_path, kind):
+    table = Table(tmp_path / "out")
+    table.open()
+    columns = {"n": LongType(), "text": StringType(), "flag": BooleanType(), "day": DateType()}
+    schema = StructType([StructField(name, each) for name, each in columns.items()])
+    rows = [
+        {"n": at, "text": text, "flag": at % 2 == 0, "day": DAY.replace(day=at + 1)}
+        for at, text in enumerate(ODD)
+    ]
+    options = TableOptions(
+        path=str(table.path), kind=kind, writer="w", partition_by=("text", "flag", "day")
+    )
+    made = TableSink(options.as_option()).streamWriter(schema, False)
+    batch = pa.RecordBatch.from_pylist(rows, made.columns)
+    made.commit([made.write_task([batch], 0, 0)], 0)
+    if kind == "delta":
+        delta = DeltaTable(table.path)
+        assert delta.metadata().partition_columns == ["text", "flag", "day"]
+        found = delta.to_pyarrow_table().to_pylist()
+    else:
+        # Of directories' names DuckDB knows dates, but no booleans.
+        sql = f"SELECT n, text, flag::bool AS flag, day FROM '{table.path}/**/*.parquet'"
+        found = duckdb.sql(sql).to_arrow_table().to_pylist()
+    assert sorted(found, key=lambda row: row["n"]) == rows
 
 
 def test_a_batch_without_anything_leaves_nothing(writer, broker):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from penstock.engine.flow_map import finished
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
 from penstock.engine.topic import DirectRoute
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
+from penstock.model.steps import finished
 from penstock.server.admin import Administration
 from penstock.testing.broker import in_memory_engine
 

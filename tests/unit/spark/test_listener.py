@@ -86,6 +86,18 @@ def test_the_end_of_a_query_is_told_with_its_cause(listener, told):
     ]
 
 
+def test_a_query_that_fails_in_its_first_batch_is_told_of_where_its_name_says(told):
+    listener = PenstockListener(told.append, sources={"orders": ("h:8815", "etl")})
+    for name in ("orders", "another"):
+        listener.onQueryStarted(SimpleNamespace(id="query", runId=name, name=name))
+        ended = SimpleNamespace(id="query", runId=name, exception="it broke")
+        listener.onQueryTerminated(ended)
+    began, one = told
+    assert (began.state, began.progress.query_id) == ("running", "query")
+    assert (one.endpoint, one.subscription, one.state) == ("h:8815", "etl", "failed")
+    assert (one.text, one.progress.query_id, one.progress.checkpoint) == ("it broke", "query", "")
+
+
 def test_a_secret_in_the_cause_is_not_told(told):
     listener = PenstockListener(told.append, redacted=lambda text: text.replace("hunter2", "***"))
     listener.onQueryProgress(SimpleNamespace(progress=progress()))

@@ -5,11 +5,12 @@ import logging
 
 import pytest
 
-from penstock.engine.flow_map import FlowMap, finished
+from penstock.engine.flow_map import FlowMap
 from penstock.flow.demand import Withheld
-from penstock.flow.diagnosis import ConsumerView, StageView, UndoneView
 from penstock.flow.episodes import Episode, FlowEdge
 from penstock.flow.reason import Reason
+from penstock.flow.views import ConsumerView, StageView, UndoneView
+from penstock.model.steps import finished
 from penstock.telemetry.flow_api import (
     EVENTS_MAX,
     STAGES_MAX,
@@ -132,6 +133,14 @@ def test_entering_is_told_with_reason_and_culprit_at_wall_time(events, caplog):
     assert (event.event, event.reason, event.culprit) == ("entered", "flow", "queue orders")
     assert event.at_ms == 1_000_000 - 100
     assert caplog.records[0].stage == "connection 7"
+    assert caplog.records[0].seq == event.seq
+
+
+def test_edges_that_were_lost_leave_a_gap_between_the_numbers(events):
+    (first,) = events.note([ENTERED])
+    (second,) = events.note([LEFT], dropped=3)
+    (third,) = events.note([ENTERED], dropped=3)
+    assert [each.seq - first.seq for each in (second, third)] == [4, 5]
 
 
 def test_leaving_is_told_with_how_long_it_lasted(events, caplog):
@@ -140,6 +149,7 @@ def test_leaving_is_told_with_how_long_it_lasted(events, caplog):
     assert events.recent[0].lasted_ms == 3200
     assert caplog.records[0].lasted_s == 3.2
     assert caplog.records[0].stalls == 12
+    assert caplog.records[0].ended == "released"
 
 
 def test_an_event_is_a_message_that_anybody_can_read(events):

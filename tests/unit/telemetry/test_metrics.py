@@ -4,11 +4,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit.rocketmq.bench import BenchConsumer, RocketmqBench
-from penstock.engine.flow_map import finished
-from penstock.engine.statistics import CounterFamilies, EngineStatistics, TopicStatistics
+from kit.workbench import Workbench
+from penstock.engine.host import SubscriptionOptions
+from penstock.engine.statistics import (
+    CounterFamilies,
+    EngineStatistics,
+    TopicStatistics,
+    topic_statistics,
+    topic_statistics_steps,
+)
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
+from penstock.model.steps import finished
+from penstock.server.view import STEPS_A_PIECE
 from penstock.telemetry.metrics import LINES_STEPS, SERIES_MAX, Exposition, adapter_counters
 from penstock.telemetry.statistics import (
     COMMIT_MESSAGES,
@@ -248,3 +257,18 @@ def test_waits_for_room_are_counted_without_the_name_of_a_protocol():
     text = page(bench.engine.counter_families)
     assert 'penstock_content_waits_total{room="pool"} 3.0' in text
     assert "penstock_amqp_content_waits" not in text
+
+
+def test_a_topic_with_a_thousand_subscriptions_is_looked_at_in_pieces():
+    bench = Workbench()
+    topic = bench.topic("shared")
+    for number in range(1_000):
+        bench.engine.create_subscription(topic.name, f"s{number}", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, b"x")
+    bench.settle()
+    looked = list(topic_statistics_steps(topic, bench.clock.wall_ms()))
+    (found,) = [topic_statistics(topic, bench.clock.wall_ms())]
+    shown = Exposition().steps(engine(), process(), [*looked, found], is_all=True)
+    assert max([*looked, *shown]) <= STEPS_A_PIECE
+    assert len(looked) >= 2_000
+    assert (len(found.subscriptions), found.ready) == (1_000, 1)

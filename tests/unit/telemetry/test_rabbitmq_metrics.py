@@ -2,7 +2,7 @@
 
 from kit.amqp.peer import AmqpBench
 from penstock.engine.broker import Engine
-from penstock.engine.flow_map import finished
+from penstock.model.steps import finished
 from penstock.telemetry.rabbitmq_metrics import rabbitmq_steps
 from penstock.telemetry.statistics import ProcessStatistics
 from penstock.wire.amqp.methods.basic import Consume

@@ -10,7 +10,7 @@ virtual host has (``topology/vhost.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.context import AmqpContext
@@ -31,12 +31,16 @@ from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.connection import AmqpConnection
     from penstock.adapters.amqp.topology.policies import Policy, PreparedPolicy
 
 VHOST_KIND: Final = "amqp.vhost"
 LOOK_MS: Final = 60_000
-"""A delivery is found to be late by at most this."""
+"""A delivery is found to be late by at most this, and what a look takes."""
+LOOK_CHANNELS: Final = 250
+"""Channels looked at in one go: half a millisecond."""
+LOOK_PAUSE_MS: Final = 20
 
 
 class AmqpBroker:
@@ -189,23 +193,36 @@ class ConsumerTimeouts:
 
     A delivery that stays unsettled for longer than ``amqp.consumer_timeout_ms`` costs its channel:
     406, and everything is requeued. Only the oldest run of each channel is looked at, as rarely as
-    RabbitMQ does it.
+    RabbitMQ does it, and of very many channels ``LOOK_CHANNELS`` at a time.
     """
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
-        self._next_ms = broker.clock.monotonic_ms() + self._pause_ms
+        self._next_ms = self._again_ms = broker.clock.monotonic_ms() + self._pause_ms
+        self._look: Iterator[AmqpChannel] | None = None
+        """One that is under way."""
 
     @property
     def _pause_ms(self) -> int:
         return min(LOOK_MS, self._broker.settings.consumer_timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """The next look; never without a limit."""
+        """The next look, or its next piece; never without a limit."""
         return self._next_ms if self._broker.settings.consumer_timeout_ms else None
 
     def due(self, now_ms: int) -> None:
-        self._next_ms = now_ms + self._pause_ms
+        if self._look is None:
+            self._again_ms = now_ms + self._pause_ms
+            self._look = self._channels()
+        for looked, channel in enumerate(self._look, 1):
+            channel.consumers.due(now_ms)
+            if looked == LOOK_CHANNELS:
+                self._next_ms = now_ms + LOOK_PAUSE_MS
+                return
+        self._look = None
+        self._next_ms = max(self._again_ms, now_ms + 1)
+
+    def _channels(self) -> Iterator[AmqpChannel]:
+        """Every channel there is now; who comes meanwhile has time."""
         for connection in list(self._broker.connections.values()):
-            for channel in list(connection.channels.values()):
-                channel.consumers.due(now_ms)
+            yield from list(connection.channels.values())

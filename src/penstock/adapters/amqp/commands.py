@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.adapters.amqp import consumer_commands, exchange_commands, queue_commands
 from penstock.adapters.amqp.channel import COMMANDS as CHANNEL_COMMANDS
 from penstock.adapters.amqp.consumer import tag_ranges
-from penstock.flow.diagnosis import COMMANDS as DIAGNOSIS_COMMANDS
-from penstock.flow.diagnosis import UndoneView
+from penstock.flow.views import COMMANDS as DIAGNOSIS_COMMANDS
+from penstock.flow.views import UndoneView
 from penstock.wire.amqp.frames import AckRun, Command, Event, SettleRun
 from penstock.wire.amqp.methods.basic import Get
 from penstock.wire.amqp.methods.method import Method

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.adapters.pulsar.errors import PulsarError
-from penstock.adapters.pulsar.naming import PulsarName, pulsar_name
+from penstock.adapters.pulsar.naming import pulsar_name
 from penstock.wire.pulsar.frames import ServerError
+from penstock.wire.pulsar.names import PulsarName
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.ports import ClientConnection

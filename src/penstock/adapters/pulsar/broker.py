@@ -28,8 +28,8 @@ from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
-    from penstock.adapters.pulsar.naming import PulsarName
     from penstock.adapters.pulsar.ports import ClientConnection
+    from penstock.wire.pulsar.names import PulsarName
 
 logger = logging.getLogger(__name__)
 

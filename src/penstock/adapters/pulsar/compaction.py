@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from penstock.adapters.pulsar.naming import PulsarName, pulsar_name
+from penstock.adapters.pulsar.naming import pulsar_name
 from penstock.adapters.pulsar.present import ForeignReader
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.ports import Publication
@@ -61,6 +61,7 @@ from penstock.model.record import (
 )
 from penstock.wire.pulsar.facts import BatchPayload
 from penstock.wire.pulsar.metadata import Unreadable, is_readable, octets, parse_metadata
+from penstock.wire.pulsar.names import PulsarName
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.topics import PulsarTopic

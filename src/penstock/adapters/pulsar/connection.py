@@ -34,8 +34,8 @@ from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.content_budget import ContentShare
 from penstock.engine.ports import Confirmation
 from penstock.flow.budgets import UnsentLimit
-from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.flow.reason import Reason
+from penstock.flow.views import COMMANDS, UndoneView
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
@@ -475,6 +475,10 @@ class PulsarConnection:
 
     def _answer_ping(self, command: BaseCommand, tail: bytes) -> None:
         self.write(_PONG)
+        waits = command.ping.waits
+        if waits and self.is_established:
+            for group in self._groups:
+                group.client_waits(waits)
 
     def _unasked_auth(self, command: BaseCommand, tail: bytes) -> None:
         self.fail(NO_ID, PulsarError(ServerError.AuthenticationError, "Failed to authenticate"))

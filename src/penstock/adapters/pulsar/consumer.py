@@ -3,6 +3,7 @@
     open        the checks of SUBSCRIBE in Pulsar's order; SUCCESS when all that was made is durable
     grant       FLOW: permits, which every message costs, also one that comes again
     deliver     MESSAGE: the entry as it lies in the log, or another protocol's message as an entry
+    hear        what Penstock's own client says of why it takes no more (a PING of its kind)
     add_ack     the ACKs of one read are gathered and settled together; ACK_RESPONSE after the disk
     redeliver   what it has and did not ack comes again
     close       by the client; or under it, which it is told by CLOSE_CONSUMER and then comes again
@@ -22,7 +23,7 @@ nothing attached to the engine. Not here: starting places and types (``subscript
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,32 +31,34 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError, topic_fenced
-from penstock.adapters.pulsar.naming import InvalidTopicName, PulsarName, parse_name
+from penstock.adapters.pulsar.naming import parse_name
 from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
 from penstock.adapters.pulsar.present import present
 from penstock.adapters.pulsar.subscriptions import (
     MODE_NAMES,
     Manner,
-    MessageId,
     PlaceTaken,
+    Position,
     PulsarSubscription,
     ack_set,
     acked_ranges,
 )
 from penstock.engine.host import Mode, Start
-from penstock.flow.demand import Permits
+from penstock.flow.demand import ClientCause, ClientSays, Permits
 from penstock.model.errors import PenstockError
 from penstock.model.ids import QueueId
 from penstock.model.record import Wire
 from penstock.wire.pulsar.frames import NO_ID, AckRun, ProtocolVersion, ServerError
 from penstock.wire.pulsar.hot_commands import encode_message, encode_messages
 from penstock.wire.pulsar.metadata import Unreadable, is_readable, read_metadata
+from penstock.wire.pulsar.names import InvalidTopicName, PulsarName
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandAck,
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSubscribe,
+    ConsumerWait,
     KeySharedMode,
     MessageIdData,
 )
@@ -86,6 +89,10 @@ KEY_RANGES_MAX: Final = 4_096
 CHUNK_BYTES_MIN: Final = 32 * 1024
 """Smaller entries are not looked at whether they are chunks: clients split what is larger than a
 frame may be, in pieces of that size. A limit's worth of smaller ones is thousands of them."""
+WAITS_MAX: Final = 1_000
+"""Of one PING; as many as a client puts into one (``client/pulsar/connection.py``)."""
+NUMBER_MAX: Final = 1 << 53
+"""Of what a client says of itself: beyond it a reader of JSON would see another number."""
 RATE_MS: Final = 10_000
 """Rates are those of the last whole span of this length."""
 
@@ -95,6 +102,15 @@ _MODES: Final = {
     CommandSubscribe.Shared: Mode.SHARED,
     CommandSubscribe.Failover: Mode.FAILOVER,
     CommandSubscribe.Key_Shared: Mode.KEY_SHARED,
+}
+_CAUSES: Final = {
+    ConsumerWait.NOT_RECEIVED: ClientCause.NOT_RECEIVED,
+    ConsumerWait.QUEUE_BYTES: ClientCause.QUEUE_BYTES,
+    ConsumerWait.LISTENERS: ClientCause.LISTENERS,
+    ConsumerWait.PAUSED: ClientCause.PAUSED,
+    ConsumerWait.LETTERS: ClientCause.LETTERS,
+    ConsumerWait.STARTING: ClientCause.STARTING,
+    ConsumerWait.UNACKED: ClientCause.UNACKED,
 }
 _ALONE: Final = (Mode.EXCLUSIVE, Mode.FAILOVER)
 """Types in which one reads at a time, in order."""
@@ -139,6 +155,12 @@ class ConsumerCommands:
         for consumer in self._consumers.values():
             if consumer.attached is not None:
                 consumer.attached.wake()
+
+    def client_waits(self, waits: Sequence[ConsumerWait]) -> None:
+        for wait in waits[:WAITS_MAX]:
+            consumer = self._consumers.get(wait.consumer_id)
+            if consumer is not None:
+                consumer.hear(wait)
 
     def goodbye(self, cause: str) -> None:
         for consumer in list(self._consumers.values()):
@@ -347,6 +369,7 @@ class Consumer:
         # Such a client gives back a permit for each message of a batch, also for those it is told
         # are acked: for others they are not taken.
         self._pays_for_acked = connection.client_version.startswith(CPP_CLIENT)
+        self._began_ms: Final = broker.clock.monotonic_ms()
         self._is_given_up = False
         """It cannot take what is next."""
         # The ACKs of this read.
@@ -499,7 +522,7 @@ class Consumer:
             return self._offset_published(from_ms)
         if not asked.durable and asked.HasField("start_message_id"):
             start = asked.start_message_id
-            where = MessageId(start.ledgerId, start.entryId)
+            where = Position(start.ledgerId, start.entryId)
             offset = self._broker.subscriptions.offset_of(
                 topic, where, is_compacted=self.manner.is_compacted
             )
@@ -573,6 +596,20 @@ class Consumer:
         attached.grant(permits)
         if self.topic.is_persistent and self.topic.topic.is_terminated:
             self.subscription.look_for_end()
+
+    def hear(self, wait: ConsumerWait) -> None:
+        """Its client says why it takes no more, or that it does again; for people who look."""
+        attached = self.attached
+        if self._state is not _ConsumerState.READY or attached is None:
+            return
+        attached.says = None
+        cause = _CAUSES.get(wait.cause)
+        if cause is not None:
+            now_ms = self._broker.clock.monotonic_ms()
+            # It cannot have waited for longer than it is there.
+            since_ms = max(self._began_ms, now_ms - wait.lasted_ms)
+            limit = min(wait.limit, NUMBER_MAX)
+            attached.says = ClientSays(cause, wait.waiting, limit, since_ms)
 
     # MESSAGE: what the engine calls.
 
@@ -853,7 +890,7 @@ class Consumer:
             return
         if asked.HasField("message_id"):
             to = asked.message_id
-            where = MessageId(to.ledgerId, to.entryId)
+            where = Position(to.ledgerId, to.entryId)
             offset = self._broker.subscriptions.offset_of(
                 self.topic, where, is_compacted=self.manner.is_compacted
             )
@@ -960,12 +997,12 @@ class Consumer:
 
     # What operators see.
 
-    def view(self) -> ConsumerView:
+    def view(self) -> ConsumerStats:
         figures, attached = self._figures, self.attached
         demand = None if attached is None else attached.demand
         redelivered = 0 if attached is None else attached.redelivered_messages
         figures.look(redelivered, self._broker.clock.monotonic_ms())
-        return ConsumerView(
+        return ConsumerStats(
             name=self.name,
             consumer_id=self.consumer_id,
             mode=MODE_NAMES[self.manner.mode],
@@ -1024,7 +1061,7 @@ def _is_chunk(record: Record) -> bool:
         return False
 
 
-class ConsumerView(msgspec.Struct, frozen=True):
+class ConsumerStats(msgspec.Struct, frozen=True):
     """One consumer, at one moment."""
 
     name: str

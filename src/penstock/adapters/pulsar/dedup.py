@@ -33,11 +33,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.adapters.pulsar.naming import PulsarName, pulsar_name
+from penstock.adapters.pulsar.naming import pulsar_name
 from penstock.engine.pull import Pull, PullResult
 from penstock.model.record import Record, Wire
 from penstock.wire.pulsar.frames import signed
 from penstock.wire.pulsar.metadata import Unreadable, octets, parse_metadata
+from penstock.wire.pulsar.names import PulsarName
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.namespaces import Namespaces

@@ -13,9 +13,9 @@ from penstock.model.refusal import RefusalKind
 from penstock.wire.pulsar.frames import ServerError
 
 if TYPE_CHECKING:
-    from penstock.adapters.pulsar.naming import PulsarName
     from penstock.model.refusal import Refusal
     from penstock.wire.pulsar import protocol_pb2
+    from penstock.wire.pulsar.names import PulsarName
 
 
 class PulsarError(Exception):

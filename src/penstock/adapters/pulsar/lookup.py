@@ -14,17 +14,16 @@ from penstock.adapters.pulsar.broker import PulsarBroker
 from penstock.adapters.pulsar.errors import CloseConnection, PulsarError, namespace_missing
 from penstock.adapters.pulsar.naming import (
     PATTERN_LENGTH_MAX,
-    InvalidTopicName,
     NamePattern,
-    PulsarName,
     is_namespace,
     parse_name,
     topics_hash,
 )
-from penstock.adapters.pulsar.ports import ClientConnection, Handler, StatelessCommands
+from penstock.adapters.pulsar.ports import ClientConnection, Handler, SimpleCommands
 from penstock.adapters.pulsar.topics import Listed
 from penstock.model.errors import AlreadyExists
 from penstock.wire.pulsar.frames import ServerError
+from penstock.wire.pulsar.names import InvalidTopicName, PulsarName
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
@@ -39,7 +38,7 @@ _LISTED: Final[dict[int, Listed]] = {
 }
 
 
-class LookupCommands(StatelessCommands):
+class LookupCommands(SimpleCommands):
     """LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE of one connection."""
 
     def __init__(self, connection: ClientConnection, broker: PulsarBroker) -> None:

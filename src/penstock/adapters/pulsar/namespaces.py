@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import asdict, replace
 
-from penstock.adapters.pulsar.naming import DEFAULT_NAMESPACE, SUBSCRIPTION_PREFIX, space_of
+from penstock.adapters.pulsar.naming import SUBSCRIPTION_PREFIX
 from penstock.engine.host import Mode
 from penstock.engine.topic import PolicyOverlay, Topic, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import DispatchRate
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.names import NAME_BYTES_MAX, TopicName
+from penstock.wire.pulsar.names import DEFAULT_NAMESPACE, space_of
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine

@@ -1,9 +1,8 @@
 """Pulsar's names for topics and messages, which of ours they mean (D4, D9, D10), and lists of them.
 
-A topic is spelt ``persistent://tenant/namespace/local``; ``public/default`` is our space ``""``,
-any other namespace the space of the same text. A partition is a topic to Pulsar
-(``local-partition-2``) and a queue of one topic to us; which of the two such a name means depends
-on what is there, so that is decided in ``topics.py``, not here.
+What is a name is in ``wire/pulsar/names.py``; here is which of them the broker keeps. A partition
+is a topic to Pulsar (``local-partition-2``) and a queue of one topic to us; which of the two such a
+name means depends on what is there, so that is decided in ``topics.py``, not here.
 
 A message is (ledger, entry, batch index): the queue's incarnation, the first offset of its record,
 and its place in that. Ids are unsigned on the wire and signed in meaning (-1 is ``2**64 - 1``),
@@ -13,109 +12,39 @@ come from anybody, and are compared, never looked up: one of no entry means its 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import google_crc32c
 
-from penstock.model.names import NON_PERSISTENT, PERSISTENT, Domain, TopicName, topic_name
+from penstock.model.names import TopicName, topic_name
 from penstock.wire.pulsar.frames import signed
+from penstock.wire.pulsar.names import (
+    DEFAULT_NAMESPACE,
+    NAMESPACE_PARTS,
+    InvalidTopicName,
+    PulsarName,
+    parse_topic_name,
+    space_of,
+)
 
-DEFAULT_NAMESPACE: Final = "public/default"
-"""Space ``""`` of the broker (D9): topics that every protocol sees by their plain names."""
 SUBSCRIPTION_PREFIX: Final = "pulsar/"
 """Of every subscription of ours that a Pulsar client made."""
 
-PARTITION: Final = "-partition-"
-_PARTITION_NAME: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
-_BLANK: Final = re.compile(r"\s")
-_NAMESPACE_PART: Final = re.compile(r"[-=:.\w]+", re.ASCII)
-_NAMESPACE_PARTS: Final = (2, 3)
-"""``tenant/namespace``, and with the cluster in it as old names have it."""
-
-_SHORT_SLASHES: Final = 2
-"""Of ``tenant/namespace/local``."""
-
-
-class InvalidTopicName(ValueError):
-    """What a client calls a topic is no name; the text is what Pulsar says of it."""
-
-
-class PulsarName(NamedTuple):
-    """A topic as Pulsar's clients name it; ``str()`` is the full name they put on the wire."""
-
-    domain: Domain
-    namespace: str
-    """``tenant/namespace``."""
-    local: str
-
-    def __str__(self) -> str:
-        return f"{self.domain}://{self.namespace}/{self.local}"
-
-    @property
-    def is_persistent(self) -> bool:
-        return self.domain == PERSISTENT
-
-    @property
-    def partition(self) -> int:
-        """The number at its end; -1 when there is none."""
-        found = _PARTITION_NAME.fullmatch(self.local)
-        return -1 if found is None else int(found[2])
-
-    @property
-    def whole(self) -> PulsarName:
-        """The topic of which it is a partition; itself when its name says nothing of that."""
-        found = _PARTITION_NAME.fullmatch(self.local)
-        return self if found is None else self._replace(local=found[1])
-
-    def of_partition(self, number: int) -> PulsarName:
-        return self._replace(local=f"{self.local}{PARTITION}{number}")
-
-    @property
-    def topic_name(self) -> TopicName:
-        """The name as it stands, in the neutral form."""
-        return TopicName(space_of(self.namespace), self.local, self.domain)
-
 
 def parse_name(text: str) -> PulsarName:
-    """A name from the wire; short and old forms are understood. Raises ``InvalidTopicName``."""
-    domain, separator, rest = text.partition("://")
-    if not separator:
-        domain, rest = PERSISTENT, text
-        if "/" not in rest:
-            rest = f"{DEFAULT_NAMESPACE}/{rest}"
-        elif rest.count("/") != _SHORT_SLASHES:
-            raise InvalidTopicName(
-                f"Invalid topic name: Invalid short topic name '{text[:300]}', it should be in the "
-                "format of <tenant>/<namespace>/<topic> or <topic>"
-            )
-    if domain not in (PERSISTENT, NON_PERSISTENT):
-        raise InvalidTopicName(f"Invalid topic name: Invalid topic domain: '{domain}'")
-    parts = rest.split("/", 3)
-    *namespace, local = parts
-    if len(namespace) not in _NAMESPACE_PARTS or not all(map(_NAMESPACE_PART.fullmatch, namespace)):
-        raise InvalidTopicName(f"Invalid topic name: {text[:300]}")
-    if not local or _BLANK.search(local):
-        raise InvalidTopicName(f"Invalid topic name: {text[:300]}")
-    name = PulsarName(_domain(domain), "/".join(namespace), local)
+    """A name from the wire that the broker can keep; raises ``InvalidTopicName``."""
+    name = parse_topic_name(text)
     try:
-        topic_name(local, space_of(name.namespace), name.domain)
+        topic_name(name.local, space_of(name.namespace), name.domain)
     except ValueError as problem:
         raise InvalidTopicName(f"Invalid topic name: {problem}") from None
     return name
 
 
-def _domain(text: str) -> Domain:
-    return NON_PERSISTENT if text == NON_PERSISTENT else PERSISTENT
-
-
 def is_namespace(text: str) -> bool:
     """Whether it has the form of a namespace; it need not exist."""
     parts = text.split("/")
-    return len(parts) in _NAMESPACE_PARTS and all(parts)
-
-
-def space_of(namespace: str) -> str:
-    return "" if namespace == DEFAULT_NAMESPACE else namespace
+    return len(parts) in NAMESPACE_PARTS and all(parts)
 
 
 def namespace_of(space: str) -> str | None:

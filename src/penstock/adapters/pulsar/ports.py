@@ -7,7 +7,7 @@ gives it what a group may use of a connection: ``ClientConnection``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from penstock.adapters.contract import Peer
@@ -17,7 +17,7 @@ from penstock.engine.ports import Confirmation
 from penstock.flow.budgets import UnsentLimit
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
-from penstock.wire.pulsar.protocol_pb2 import BaseCommand
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, ConsumerWait
 
 Handler = Callable[[BaseCommand, bytes], Iterator[int] | None]
 """Serves one command and what follows it in its frame. It answers now or later, or raises
@@ -119,6 +119,10 @@ class CommandGroup(Protocol):
         """The socket took all that was unsent, and deliveries were stopped for it (F14)."""
         ...
 
+    def client_waits(self, waits: Sequence[ConsumerWait]) -> None:
+        """Penstock's client says why consumers of it take no more (``ConsumerWait``)."""
+        ...
+
     def goodbye(self, cause: str) -> None:
         """The broker stops: tell the client of everything that ends."""
         ...
@@ -128,8 +132,11 @@ class CommandGroup(Protocol):
         ...
 
 
-class StatelessCommands:
-    """What a ``CommandGroup`` has that only answers: nothing gathers, nothing has to end."""
+class SimpleCommands:
+    """A ``CommandGroup`` that answers at once: nothing gathers and nothing is delivered.
+
+    Who has something that ends with the connection says so in ``closed``.
+    """
 
     def run_handlers(self) -> Mapping[type, RunHandler]:
         return {}
@@ -137,6 +144,8 @@ class StatelessCommands:
     def flush(self) -> None: ...
 
     def socket_drained(self) -> None: ...
+
+    def client_waits(self, waits: Sequence[ConsumerWait]) -> None: ...
 
     def goodbye(self, cause: str) -> None: ...
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import count
@@ -42,12 +42,7 @@ from penstock.adapters.pulsar.errors import (
     code_of,
     topic_fenced,
 )
-from penstock.adapters.pulsar.naming import (
-    InvalidTopicName,
-    PulsarName,
-    parse_name,
-    subscription_name,
-)
+from penstock.adapters.pulsar.naming import parse_name, subscription_name
 from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.ports import Confirmation, Publication, Route
@@ -58,7 +53,13 @@ from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.pulsar.frames import NO_ID, SendRun, ServerError, check, encode, signed
 from penstock.wire.pulsar.hot_commands import encode_receipt, encode_receipts
 from penstock.wire.pulsar.metadata import Unreadable, make_record, read_metadata
-from penstock.wire.pulsar.protocol_pb2 import BaseCommand, CommandProducer, CommandSend
+from penstock.wire.pulsar.names import InvalidTopicName, PulsarName
+from penstock.wire.pulsar.protocol_pb2 import (
+    BaseCommand,
+    CommandProducer,
+    CommandSend,
+    ConsumerWait,
+)
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.broker import PulsarBroker
@@ -114,6 +115,9 @@ class ProducerCommands:
 
     def socket_drained(self) -> None:
         """Nothing is delivered here."""
+
+    def client_waits(self, waits: Sequence[ConsumerWait]) -> None:
+        """Only consumers are spoken of."""
 
     def goodbye(self, cause: str) -> None:
         for producer in list(self._producers.values()):

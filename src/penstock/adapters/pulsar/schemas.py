@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from penstock.adapters.pulsar.errors import PulsarError
-from penstock.adapters.pulsar.naming import InvalidTopicName, PulsarName, parse_name, pulsar_name
-from penstock.adapters.pulsar.ports import StatelessCommands
+from penstock.adapters.pulsar.naming import parse_name, pulsar_name
+from penstock.adapters.pulsar.ports import SimpleCommands
 from penstock.adapters.pulsar.schema_compatibility import (
     ALWAYS_COMPATIBLE,
     BACKWARD,
@@ -37,6 +37,7 @@ from penstock.adapters.pulsar.schema_compatibility import (
 from penstock.model.ids import TopicId
 from penstock.model.names import NON_PERSISTENT, TopicName
 from penstock.wire.pulsar.frames import ServerError
+from penstock.wire.pulsar.names import InvalidTopicName, PulsarName
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, KeyValue
 from penstock.wire.pulsar.protocol_pb2 import Schema as WireSchema
 
@@ -345,7 +346,7 @@ class SchemaBroker(Protocol):
     def schemas(self) -> SchemaRegistry: ...
 
 
-class SchemaCommands(StatelessCommands):
+class SchemaCommands(SimpleCommands):
     """GET_SCHEMA and GET_OR_CREATE_SCHEMA of one connection. Both fail in answers of their own."""
 
     def __init__(self, connection: ClientConnection, broker: SchemaBroker) -> None:

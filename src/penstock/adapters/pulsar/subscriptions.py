@@ -26,17 +26,13 @@ import msgspec
 
 from penstock.adapters.pulsar.compaction import CompactedIndex
 from penstock.adapters.pulsar.errors import PulsarError
-from penstock.adapters.pulsar.naming import (
-    SUBSCRIPTION_PREFIX,
-    PulsarName,
-    place,
-    subscription_name,
-)
+from penstock.adapters.pulsar.naming import SUBSCRIPTION_PREFIX, place, subscription_name
 from penstock.engine.host import FailoverRule, Mode, Start, SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, KeyRange, RefusalReason
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.wire.pulsar.frames import ServerError, signed
 from penstock.wire.pulsar.metadata import publish_ms
+from penstock.wire.pulsar.names import PulsarName
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.compaction import Compaction
@@ -69,7 +65,7 @@ ENTRIES_AT_A_TIME: Final = 512
 """Entries of the index that are looked at together: some hundred microseconds."""
 
 
-class MessageId(NamedTuple):
+class Position(NamedTuple):
     """Where a message lies, as clients know it; -1 and less are before everything."""
 
     ledger: int
@@ -328,7 +324,7 @@ class PulsarSubscription:
     # Places.
 
     @property
-    def mark_delete(self) -> MessageId:
+    def mark_delete(self) -> Position:
         """The last entry before which, and with which, everything is acked."""
         stored, queue = self.stored, self.queue
         low = 0 if stored is None else stored.low_mark(queue.queue_id)
@@ -337,7 +333,7 @@ class PulsarSubscription:
             # Some messages of a batch: it is not acked itself.
             low = found[0][1]
             found = queue.index.entries(low - 1, 1) if low > queue.index.min_offset else []
-        return MessageId(queue.incarnation, found[0][1] if found else low - 1)
+        return Position(queue.incarnation, found[0][1] if found else low - 1)
 
     @property
     def is_at_end(self) -> bool:
@@ -515,7 +511,7 @@ class PulsarSubscriptions:
         self._namespaces: Final = namespaces
         self._used: Final[dict[tuple[PulsarName, str], PulsarSubscription]] = {}
         """Those with consumers, and those that are being moved."""
-        self._sought: Final[dict[tuple[PulsarName, str], MessageId]] = {}
+        self._sought: Final[dict[tuple[PulsarName, str], Position]] = {}
         namespaces.watch(self._policies_changed)
 
     # Looking.
@@ -662,7 +658,7 @@ class PulsarSubscriptions:
             if subscription is not None:
                 subscription.look_for_end()
 
-    def offset_of(self, topic: PulsarTopic, where: MessageId, *, is_compacted: bool = False) -> int:
+    def offset_of(self, topic: PulsarTopic, where: Position, *, is_compacted: bool = False) -> int:
         """The place of an id: its entry, the first one there is, or the end.
 
         Always the begin of an entry. Clients count entries one by one: what is to them the entry
@@ -716,7 +712,7 @@ class PulsarSubscriptions:
         """
         if len(self._sought) >= SOUGHT_KEPT:
             del self._sought[next(iter(self._sought))]
-        sought = MessageId(subscription.queue.incarnation, offset)
+        sought = Position(subscription.queue.incarnation, offset)
         self._sought[subscription.topic.name, subscription.name] = sought
 
     def failover_rule(self, topic: PulsarTopic) -> FailoverRule:

@@ -24,11 +24,12 @@ from penstock.adapters.pulsar.naming import (
     topics_hash,
     without_domain,
 )
+from penstock.adapters.pulsar.ports import SimpleCommands
 from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
 if TYPE_CHECKING:
-    from penstock.adapters.pulsar.ports import ClientConnection, Handler, RunHandler
+    from penstock.adapters.pulsar.ports import ClientConnection, Handler
     from penstock.adapters.pulsar.topics import PulsarTopics
     from penstock.engine.broker import Engine
     from penstock.model.clock import Clock
@@ -157,7 +158,7 @@ class WatchBroker(Protocol):
     def watches(self) -> TopicWatches: ...
 
 
-class WatchCommands:
+class WatchCommands(SimpleCommands):
     """WATCH_TOPIC_LIST and WATCH_TOPIC_LIST_CLOSE of one connection."""
 
     def __init__(self, connection: ClientConnection, broker: WatchBroker) -> None:
@@ -170,15 +171,6 @@ class WatchCommands:
             BaseCommand.WATCH_TOPIC_LIST: self._watch,
             BaseCommand.WATCH_TOPIC_LIST_CLOSE: self._close,
         }
-
-    def run_handlers(self) -> Mapping[type, RunHandler]:
-        return {}
-
-    def flush(self) -> None: ...
-
-    def socket_drained(self) -> None: ...
-
-    def goodbye(self, cause: str) -> None: ...
 
     def closed(self) -> None:
         for watcher in self._watchers.values():

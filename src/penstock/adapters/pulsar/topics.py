@@ -24,12 +24,13 @@ from penstock.adapters.pulsar.errors import (
     topic_missing,
 )
 from penstock.adapters.pulsar.namespaces import Namespaces
-from penstock.adapters.pulsar.naming import PulsarName, parse_name, pulsar_name, space_of
+from penstock.adapters.pulsar.naming import parse_name, pulsar_name
 from penstock.engine.broker import Engine
 from penstock.engine.non_persistent import NonPersistentTopic
 from penstock.engine.topic import Queue, Topic
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.names import NON_PERSISTENT, PERSISTENT, TopicName
+from penstock.wire.pulsar.names import PulsarName, space_of
 
 PARTITIONED_KIND: Final = "pulsar.partitioned"
 """Rows of partitioned topics: their neutral names; how many partitions is the topic's queues."""

@@ -15,6 +15,7 @@ from penstock.adapters.rocketmq.connection import Handler, RocketmqConnection, s
 from penstock.adapters.rocketmq.delay import recall_message
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
+from penstock.adapters.rocketmq.new_groups import NewGroups
 from penstock.adapters.rocketmq.pop import ack, processor
 from penstock.adapters.rocketmq.pop.service import PopStatistics
 from penstock.adapters.rocketmq.pull import PullProcessor, pull_message
@@ -116,6 +117,7 @@ STARTED_SERVICES: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
     PopStatistics,
     TransactionService,
     GroupReaders,
+    NewGroups,
 )
 """Made when the broker is opened, in this order: they have deadlines, statistics, or something to
 recover. All others wait for their first use (``broker.service``)."""

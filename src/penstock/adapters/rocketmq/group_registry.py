@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -187,6 +188,10 @@ def group_name(subscription: str) -> str | None:
     return subscription.removeprefix(PREFIX) if subscription.startswith(PREFIX) else None
 
 
+def _nobody_listens(_queue: Queue, _group: str, _begin: int, _end: int, _messages: int) -> None:
+    """Until somebody wants to hear of pulls without a place."""
+
+
 class OffsetRegistry:
     """Where groups stand: an engine subscription per (topic, group) that only commits (D11).
 
@@ -211,6 +216,7 @@ class OffsetRegistry:
         "_prune_at",
         "_pulled",
         "_resets",
+        "pulled_by_new",
         "went_back",
     )
 
@@ -218,6 +224,8 @@ class OffsetRegistry:
         self._engine = engine = broker.engine
         self.went_back = 0
         """Commits below what was stored."""
+        self.pulled_by_new: Callable[[Queue, str, int, int, int], None] = _nobody_listens
+        """Told of pulls of groups that never committed (``new_groups.py``)."""
         # subscription id -> ids of the queues that were committed
         self._committed: dict[int, set[int]] = {}
         self._prune_at = _PRUNE_MIN
@@ -276,11 +284,15 @@ class OffsetRegistry:
             self._resets[subscription.subscription_id, queue.queue_id] = stored
         return stored
 
-    def pulled(self, queue: Queue, group: str, offset: int) -> None:
-        """The group has read up to ``offset``."""
+    def pulled(
+        self, queue: Queue, group: str, offset: int, *, begin: int, messages: int = 0
+    ) -> None:
+        """The group has read from ``begin`` up to ``offset``, and was given so many."""
         found = self.subscription(queue.topic, group)
         if found is not None:
             found.note_read()
+        else:
+            self.pulled_by_new(queue, group, begin, offset, messages)
         key = (queue.queue_id, group)
         if key not in self._pulled and len(self._pulled) >= PULLED_MAX:
             del self._pulled[next(iter(self._pulled))]

@@ -17,7 +17,7 @@ Not here: the members (``engine/group``), configurations and offsets (``group_re
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -36,6 +36,7 @@ from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, sy
 from penstock.engine.group.assignment import Assignment, ConsumeMode, ModeSetting, assign
 from penstock.engine.group.membership import (
     Client,
+    Group,
     GroupEvent,
     GroupEventKind,
     GroupTraits,
@@ -151,6 +152,8 @@ class ClientRegistry:
         # Producers by client id, the newest of an id, and the other way: one id per connection.
         self._producers: dict[str, int] = {}
         self._producer_ids: dict[int, str] = {}
+        self.on_heard: Callable[[Group], None] = lambda _group: None
+        """Told of a group whose members said what they want (``new_groups.py``)."""
         broker.timers.add(self)
 
     # Coming and going.
@@ -278,6 +281,9 @@ class ClientRegistry:
             wanted=None if is_silent else wanted,
             traits=traits,
         )
+        joined = self._broker.consumers.group(data.group_name)
+        if joined is not None:
+            self.on_heard(joined)
         return self._notifier.notify(heard)
 
     def _make_retry_topic(self, config: SubscriptionGroupConfig, maker: str) -> None:

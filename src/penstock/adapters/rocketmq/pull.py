@@ -125,7 +125,7 @@ class PullProcessor:
             self._offsets.commit(queue, group, header.commit_offset, connection.name)
         result = self._broker.engine.pulls.pull(pull)
         if result is None:
-            self._offsets.pulled(queue, group, pull.offset)
+            self._offsets.pulled(queue, group, pull.offset, begin=pull.offset)
             connection.await_pull(pull.token, answered)
             return
         if may_wait and not self._settings.is_long_polling:
@@ -177,8 +177,9 @@ class PullProcessor:
         if end.code == _MOVED:
             move = (pull.offset, end.next_offset)
             self._events.moved(connection, group, queue, move, end.status)
-        self._offsets.pulled(queue, group, end.next_offset)
         body = self._body(queue, pull, result) if result.records else []
+        given = {"begin": pull.offset, "messages": len(body)}
+        self._offsets.pulled(queue, group, end.next_offset, **given)
         self._write(connection, command, end, (result.min_offset, result.max_offset), body)
 
     def _body(self, queue: Queue, pull: Pull, result: PullResult) -> list[bytes]:

@@ -12,7 +12,7 @@ answer: it is there at the next look. One that does not answer is judged without
 
 Invariants: what clients said is bounded (``ANSWERS_MAX``), and goes when it is old; a look sends
 at most ``MEMBERS_ASKED_MAX`` questions.
-Not here: what follows from it (``flow/diagnosis.py``), questions of operators (``admin.py``).
+Not here: what follows from it (``flow/delivery.py``), questions of operators (``admin.py``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from penstock.adapters.rocketmq.admin import ClientCalls
 from penstock.adapters.rocketmq.group_registry import group_name
 from penstock.adapters.rocketmq.naming import wire_name
 from penstock.adapters.rocketmq.requests import ErrorResponse
-from penstock.flow.diagnosis import GroupView, MemberView
 from penstock.flow.thresholds import Cached, Threshold, Thresholds
+from penstock.flow.views import GroupView, MemberView
 from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode
@@ -38,7 +38,7 @@ from penstock.wire.rocketmq.command import Command, Malformed
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RemotingPeer, RocketmqBroker
     from penstock.engine.subscription.subscription import Subscription
-    from penstock.engine.topic import Topic
+    from penstock.engine.topic import Queue, Topic
 
 ASK_MS: Final = 5000
 """Between two questions to the same client."""
@@ -114,28 +114,35 @@ class GroupReaders:
     def of(self, topic: Topic, subscription: Subscription, is_behind: bool) -> GroupView | None:
         """Clients that want the topic for their group; they are no consumers of it."""
         name = group_name(subscription.name)
-        broker = self._broker
         if name is None:
             return None
-        wanted = wire_name(topic.name)
+        found = self.members(topic, name, is_behind=is_behind)
+        if found is None or not is_behind:
+            return found
+        queues = [each for each in topic.queues[:QUEUES_MAX] if subscription.ready(each.queue_id)]
+        return msgspec.structs.replace(found, lock_owner=self._gone_owner(name, topic, queues))
+
+    def members(self, topic: Topic, name: str, *, is_behind: bool) -> GroupView | None:
+        """Clients of a group that wants the topic; they are asked when it is behind."""
+        broker = self._broker
         group = broker.consumers.group(name)
+        wanted = wire_name(topic.name)
         if group is None or group.is_empty or (group.wanted and wanted not in group.wanted):
             return None  # who pulls by itself may name no topics: then it may be any
         clients = group.client_ids[:MEMBERS_ASKED_MAX]
         if not is_behind:
             return GroupView(tuple([MemberView(each) for each in clients]))
         now_ms = broker.clock.monotonic_ms()
-        members = tuple([self._member(name, each, wanted, now_ms) for each in clients])
-        return GroupView(members, self._gone_owner(name, topic, subscription))
+        return GroupView(tuple([self._member(name, each, wanted, now_ms) for each in clients]))
 
-    def _gone_owner(self, group: str, topic: Topic, subscription: Subscription) -> str:
+    def _gone_owner(self, group: str, topic: Topic, queues: list[Queue]) -> str:
         """Who has locked a queue with messages, and is no member any more."""
         broker = self._broker
         now_ms, name = broker.clock.monotonic_ms(), wire_name(topic.name)
         members = set(broker.consumers.client_ids(group) or ())
-        for queue in topic.queues[:QUEUES_MAX]:
+        for queue in queues:
             owner = broker.locks.owner(group, (name, queue.number), now_ms)
-            if owner is not None and owner not in members and subscription.ready(queue.queue_id):
+            if owner is not None and owner not in members:
                 return owner
         return ""
 
@@ -217,6 +224,7 @@ class Answer:
             is_failing=failed is not None and (failed.failed_per_s > 0 or failed.failed > 0),
             frozen_ms=frozen[0],
             frozen_queue=frozen[1],
+            unsettled=sum([max(0, row.cached.messages) for _, _, row in queues]),
         )
 
     def _queues(self, topic: str) -> Iterator[tuple[str, str, RunningQueue]]:

@@ -29,7 +29,11 @@ from penstock.adapters.rocketmq.present import (
     present_at,
 )
 from penstock.adapters.rocketmq.requests import no_permission, refusal_response, system_error
-from penstock.adapters.rocketmq.send import CallbackPublication, reconsume_times_max
+from penstock.adapters.rocketmq.send import (
+    CallbackPublication,
+    note_dead_letter,
+    reconsume_times_max,
+)
 from penstock.adapters.rocketmq.topics import RocketmqTopic
 from penstock.model.record import RecordFlag
 from penstock.wire.rocketmq.command import Command
@@ -107,6 +111,11 @@ def _retried(
     if delay_ms:
         record.reshape(flags=record.flags | RecordFlag.DELAYED)
 
+    def stored(_publication: CallbackPublication) -> None:
+        if target.name.startswith(DLQ_PREFIX):
+            note_dead_letter(broker.engine, target, properties)
+        connection.answer(command)
+
     def refused_with(code: int, remark: str) -> None:
         connection.answer(command, code, remark=remark)
 
@@ -114,7 +123,7 @@ def _retried(
         record,
         route=target.routes[queue],
         keys=tuple(_FACTS.keys(record)),
-        stored=lambda _publication: connection.answer(command),
+        stored=stored,
         refused=lambda refusal: refused_with(*refusal_response(refusal)),
     )
 

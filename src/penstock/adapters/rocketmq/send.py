@@ -30,8 +30,9 @@ from penstock.adapters.rocketmq.delay import (
     plan_delay,
     recall_handle,
 )
+from penstock.adapters.rocketmq.filters import RETRY_TOPIC
 from penstock.adapters.rocketmq.group_registry import GroupRegistry
-from penstock.adapters.rocketmq.naming import RETRY_PREFIX, dlq_topic
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX, dlq_topic, neutral_name
 from penstock.adapters.rocketmq.requests import (
     SEND,
     ErrorResponse,
@@ -41,6 +42,7 @@ from penstock.adapters.rocketmq.requests import (
     refusal_response,
 )
 from penstock.adapters.rocketmq.topics import RocketmqTopic
+from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication, Route
 from penstock.engine.topic import DirectRoute, Queue, Topic
@@ -59,6 +61,7 @@ from penstock.wire.rocketmq.properties import (
     POP_CK,
     PROPERTIES_BYTES_MAX,
     span_at,
+    value_of,
     without_properties,
 )
 from penstock.wire.rocketmq.stored import BatchItem, RocketmqFacts, split_batch, stored_record
@@ -401,6 +404,7 @@ class SendHandler:
                 properties = without_properties(checked.properties, DELAY_NAMES)
                 record = self._record(checked, dead_letters.name, 0, properties)
                 self._store_one(checked, record, dead_letters.routes[0])
+                note_dead_letter(self._broker.engine, dead_letters, properties)
                 return True
         if transactions.is_half(rmq_topic.name, checked.properties):
             self._store_half(checked)
@@ -685,6 +689,13 @@ def keys_of(properties: bytes, unique_key: bytes) -> tuple[bytes, ...]:
         return (unique_key,)
     at, size = span_at(properties, _KEYS, at)
     return (unique_key, *properties[at : at + size].split(None, KEYS_MAX)[:KEYS_MAX])
+
+
+def note_dead_letter(engine: Engine, target: RocketmqTopic, properties: bytes) -> None:
+    """A group gave a message up: for the diagnosis, with the topic it was of."""
+    origin = value_of(properties, RETRY_TOPIC).decode(errors="replace")
+    if origin:
+        engine.note_dead_letter(target.topic.name, neutral_name(origin))
 
 
 def reconsume_times_max(config: SubscriptionGroupConfig, version: int, asked: int | None) -> int:

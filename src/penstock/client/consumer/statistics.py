@@ -77,11 +77,11 @@ class TopicStatistics:
     )
 
     def __init__(self) -> None:
-        self._pulls = Window()
-        self._pulled = Window()
-        self._calls = Window()
-        self._consumed = Window()
-        self._failed = Window()
+        self._pulls = MinuteSum()
+        self._pulled = MinuteSum()
+        self._calls = MinuteSum()
+        self._consumed = MinuteSum()
+        self._failed = MinuteSum()
         self.results: dict[ResultKind, int] = dict.fromkeys(ResultKind, 0)
         self.sent = 0
         self.retried = 0
@@ -127,7 +127,7 @@ class TopicStatistics:
         )
 
 
-class Window:
+class MinuteSum:
     """A number of things and their sum over the last minute."""
 
     __slots__ = ("_slices", "count")

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple, TypeVar, Unpack
 
+from penstock.client.callbacks import GRACE_S, CallbackThread, result_of, settle_future
 from penstock.client.errors import InvalidMessage, StateError
 from penstock.client.instance import ClientInstance, instance, local_ip
 from penstock.client.loop import LoopThread, Relay, client_loop
@@ -41,14 +42,11 @@ from penstock.client.producer.encoding import (
 from penstock.client.producer.hooks import SendHook, SendTraceHook, TransactionState
 from penstock.client.producer.selection import LatencyFaultTolerance, RoundRobin, Selector
 from penstock.client.producer.send import (
-    GRACE_S,
     AwaitedSend,
     BlockedSend,
     CallbackSend,
-    CallbackThread,
     OnDone,
     Send,
-    settle_future,
 )
 from penstock.client.producer.sender import InFlight, ProducerStatistics, RetryPolicy, Sender
 from penstock.client.producer.transaction import (
@@ -446,7 +444,7 @@ class RunningProducer:
             threads=options["check_threads"],
             waiting_max=options["checks_waiting_max"],
         )
-        self.callbacks: Final = CallbackThread(group, self._give_back, thread.loop.call_soon)
+        self.callbacks: Final = CallbackThread(group, self._call_back, thread.loop.call_soon)
         # What every send needs, looked up once.
         self._begin: Final = Relay(thread.loop, self.sender.begin).put
         self._now_ms: Final = self.clock.monotonic_ms
@@ -492,7 +490,7 @@ class RunningProducer:
             lock=lock,
         )  # fmt: skip
         self._begin(_with_options(send, options))
-        return send.result()
+        return result_of(send, send.timeout_ms)
 
     def send_future(
         self,
@@ -612,6 +610,12 @@ class RunningProducer:
             held_share=in_flight.episodes.share(now_ms),
             isolated={} if self.faults is None else self.faults.isolated(now_ms),
         )
+
+    def _call_back(self, ended: list[CallbackSend]) -> None:
+        """On the thread for callbacks."""
+        for send in ended:
+            self._give_back(send)
+            send.call()
 
     def _give_back(self, send: Send) -> None:
         """The callback of a send begins: its permit is free; on the callback thread."""

@@ -15,12 +15,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from typing import Final
 
 import msgspec
 
-from penstock.client.errors import Attempt, ClientError, StateError
+from penstock.client.callbacks import CallbackThread, settle_future
+from penstock.client.errors import Attempt, ClientError
 from penstock.client.loop import Relay
 from penstock.client.message import Message, SendResult
 from penstock.client.producer.encoding import EncodedMessage
@@ -34,8 +34,6 @@ _log: Final = logging.getLogger(__name__)
 Outcome = SendResult | ClientError
 OnDone = Callable[[SendResult | ClientError], object]
 
-GRACE_S: Final = 5.0
-"""How long a blocked thread waits beyond its deadline for a client that does not answer at all."""
 NOWHERE: Final = QueueRef("", "", -1)
 
 
@@ -141,16 +139,6 @@ class BlockedSend(Send, kw_only=True):
         self.outcome = outcome
         self.lock.release()
 
-    def result(self) -> SendResult:
-        """On the thread that waits; raises what went wrong."""
-        self.lock.acquire(timeout=self.timeout_ms / 1000 + GRACE_S)
-        outcome = self.outcome
-        if outcome is None:
-            raise StateError("the client's thread does not answer; was the process forked?")
-        if isinstance(outcome, ClientError):
-            raise outcome
-        return outcome
-
 
 class AwaitedSend(Send, kw_only=True):
     """A future gets the end."""
@@ -172,22 +160,11 @@ class AwaitedSend(Send, kw_only=True):
         return self.future.cancelled()
 
 
-def settle_future(send: AwaitedSend) -> None:
-    """Give the future its result; on its loop."""
-    future, outcome = send.future, send.outcome
-    if future.done():
-        return
-    if isinstance(outcome, SendResult):
-        future.set_result(outcome)
-    elif outcome is not None:
-        future.set_exception(outcome)
-
-
 class CallbackSend(Send, kw_only=True):
     """A callback gets the end."""
 
     on_done: OnDone
-    thread: CallbackThread
+    thread: CallbackThread[CallbackSend]
 
     def done(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -201,62 +178,3 @@ class CallbackSend(Send, kw_only=True):
             self.on_done(self.outcome)
         except Exception:
             _log.exception("send callback failed", extra={"topic": self.topic})
-
-
-class CallbackThread:
-    """Runs callbacks in the order in which their sends ended; started with the first one."""
-
-    def __init__(
-        self,
-        group: str,
-        give_back: Callable[[Send], object],
-        call_soon: Callable[[Callable[[], object]], object],
-    ) -> None:
-        self._name = f"penstock-callbacks-{group}"
-        self._give_back = give_back
-        self._call_soon = call_soon
-        """Calls at the end of a turn of the client's loop."""
-        self._ended: list[CallbackSend] = []
-        """Of this turn."""
-        self._handed: SimpleQueue[list[CallbackSend] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def start(self) -> None:
-        """Before the first callback is needed; from any thread."""
-        if self._thread is not None:
-            return
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
-
-    def put(self, send: CallbackSend) -> None:
-        """A send ended; on the client's thread."""
-        self._ended.append(send)
-        if len(self._ended) == 1:
-            self._call_soon(self._hand_over)
-
-    def stop(self, timeout_ms: int) -> None:
-        """Return when the callbacks put so far have run, or the time is up."""
-        thread = self._thread
-        if thread is None:
-            return
-        self._handed.put(None)
-        if not self.is_current:
-            thread.join(timeout_ms / 1000)
-
-    def _hand_over(self) -> None:
-        self._handed.put(self._ended)
-        self._ended = []
-
-    def _run(self) -> None:
-        while (ended := self._handed.get()) is not None:
-            for send in ended:
-                self._give_back(send)
-                send.call()

@@ -624,6 +624,9 @@ class EpisodeLog:
     def entered(self, episodes: Episodes, _reason: Reason, culprit: str, _at_ms: int) -> None:
         _log.warning("sends wait for permits", extra={"group": episodes.name, "why": culprit})
 
+    def left(self, episodes: Episodes) -> None:
+        """Its end is told when its memory is over."""
+
     def ended(self, episodes: Episodes, episode: Episode) -> None:
         _log.info(
             "sends wait no more",

@@ -23,7 +23,6 @@ from penstock.client.pulsar.errors import (
     Refused,
     StateError,
     TimedOut,
-    Undecodable,
     Unreachable,
     WouldBlock,
 )
@@ -82,7 +81,6 @@ __all__ = [
     "SubscriptionType",
     "TableView",
     "TimedOut",
-    "Undecodable",
     "Unreachable",
     "Waits",
     "Why",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, Unpack
 
-from penstock.client.loop import MachineClock, awaitable, blocking
+from penstock.client.loop import MachineClock, awaitable, blocking, client_loop
 from penstock.client.options import resolve
 from penstock.client.pulsar.connection import Connect, connect_tcp
 from penstock.client.pulsar.consumer.consumer import Consumer, topics_of
@@ -33,7 +33,7 @@ OPEN_MAX: Final = 100_000
 """Producers, consumers and readers of one client."""
 
 
-class Open(Protocol):
+class Closable(Protocol):
     """What a client made and closes with itself; both on the client's thread."""
 
     @property
@@ -67,7 +67,8 @@ class Client:
         self._cluster = Cluster(
             url, resolve(ClientOptions, options), clock or MachineClock(), connect=connect
         )
-        self._open: dict[int, Open] = {}
+        self._thread: Final = client_loop()
+        self._open: dict[int, Closable] = {}
         self._is_closed = False
 
     async def _get_topic_partitions(self, topic: str) -> list[str]:
@@ -77,7 +78,7 @@ class Client:
         count = await self._cluster.retried(
             lambda: self._cluster.partitions(name), f"partitions of topic {name}"
         )
-        return [str(name.partition_at(n)) for n in range(count)] or [str(name)]
+        return [str(name.of_partition(n)) for n in range(count)] or [str(name)]
 
     get_topic_partitions = blocking(_get_topic_partitions)
     get_topic_partitions_async = awaitable(_get_topic_partitions)
@@ -87,6 +88,8 @@ class Client:
     ) -> Producer:
         """A producer of a topic, connected; raises what it was refused with."""
         self._check_open()
+        _check_schema(schema)
+        _check_properties("properties", options.get("properties"))
         producer = Producer(
             self._cluster, parse_topic(topic), schema=schema, on_closed=self._forget, **options
         )
@@ -116,6 +119,9 @@ class Client:
         """
         self._check_open()
         resolved = resolve(ConsumerOptions, options)
+        _check_schema(schema)
+        _check_properties("properties", resolved["properties"])
+        _check_properties("subscription_properties", resolved["subscription_properties"])
         retry_topic = None
         if resolved["is_retry_enabled"] and not isinstance(topic, re.Pattern):
             first = parse_topic(topic if isinstance(topic, str) else topic[0])
@@ -208,8 +214,20 @@ class Client:
             initial_subscription_name=subscription,
         )
 
+    def close(self) -> None:
+        """Close everything this client made, then its connections; again does nothing.
+
+        In the child of a fork it does nothing either: all of it is the parent's.
+        """
+        if not self._thread.is_orphan:
+            self._thread.run(self._close())
+
+    async def close_async(self) -> None:
+        """The same for any event loop."""
+        if not self._thread.is_orphan:
+            await self._thread.on(self._close())
+
     async def _close(self) -> None:
-        """Close everything this client made, then its connections; again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -223,9 +241,6 @@ class Client:
                         _log.exception("closing failed", extra={"what": str(each)})
         self._open.clear()
         await self._cluster.close()
-
-    close = blocking(_close)
-    close_async = awaitable(_close)
 
     def __enter__(self) -> Client:
         return self
@@ -250,8 +265,22 @@ class Client:
         if len(self._open) >= OPEN_MAX:
             raise WouldBlock(f"{OPEN_MAX} producers and consumers are open; close some")
 
-    def _adopt(self, made: Open) -> None:
+    def _adopt(self, made: Closable) -> None:
         self._open[id(made)] = made
 
-    def _forget(self, made: Open) -> None:
+    def _forget(self, made: Closable) -> None:
         self._open.pop(id(made), None)
+
+
+def _check_schema(schema: object) -> None:
+    if schema is not None and not isinstance(schema, Schema):
+        raise InvalidUse(
+            f"a schema is StringSchema(), JsonSchema(...) or the like, or None for bytes, not"
+            f" {schema!r}"
+        )
+
+
+def _check_properties(option: str, given: object) -> None:
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidUse(f"{option} have {name!r}: {value!r}; names and values are str")

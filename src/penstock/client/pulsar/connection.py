@@ -13,6 +13,9 @@ application thread could keep another from its receipts for ever. While reading 
 broker's PINGs are not seen, so a PING of ours goes out three times as often: any frame is a sign of
 life to a broker.
 
+A broker that is Penstock is told why consumers take no more: once a second, in one PING of
+Penstock's own kind, and only what changed (``why.py``). Any other broker never gets such a thing.
+
 Bounds: ``CONNECTIONS_MAX`` brokers; of each connection ``REQUESTS_MAX`` requests under way,
 ``OWNERS_MAX`` producers and consumers, ``unsent_bytes_max`` bytes not yet taken by the socket.
 Invariants: a request ends exactly once: answered, refused, timed out, or with its connection; all
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, cast
 
@@ -48,7 +52,7 @@ from penstock.wire.pulsar.frames import (
     FrameParser,
     encode,
 )
-from penstock.wire.pulsar.protocol_pb2 import BaseCommand
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, ConsumerWait
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +62,18 @@ CONNECTIONS_MAX: Final = 1024
 REQUESTS_MAX: Final = 50_000
 """Receipts of acks are requests, too."""
 OWNERS_MAX: Final = 65_536
+WAITS_MS: Final = 1_000
+"""So often consumers are looked at, of which there may be something to tell the broker."""
+WAITS_PER_PING: Final = 1_000
+PENSTOCK: Final = "Penstock"
+"""How the version begins that a server says of itself which understands ``ConsumerWait``."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
 """What the transport may hold before frames are kept here."""
 DEFAULT_PORT: Final = 6650
+PORT_MAX: Final = 65_535
+_USUAL_PORT: Final = f"brokers listen on {DEFAULT_PORT}"
+_OTHERS: Final = (b"HTTP", b"AMQP")
+_NO_HOST: Final = re.compile(r"[\s/@]")
 
 _MESSAGE: Final = int(BaseCommand.MESSAGE)
 _PING: Final = encode(BaseCommand(type=BaseCommand.PING, ping={}))
@@ -95,7 +108,7 @@ def _nothing() -> None:
     """Nobody wants to know."""
 
 
-class Owner(Protocol):
+class FrameOwner(Protocol):
     """A producer or consumer as its connection sees it; all on the client's thread."""
 
     @property
@@ -114,6 +127,19 @@ class Owner(Protocol):
 
     def connection_lost(self, connection: Connection, why: str) -> None:
         """Called once; the connection has forgotten it already."""
+        ...
+
+
+class Watched(Protocol):
+    """A consumer of whose standstills the broker may have to hear."""
+
+    def look_at_wait(self) -> ConsumerWait | None:
+        """What the broker is to be told now."""
+        ...
+
+    @property
+    def is_watch_over(self) -> bool:
+        """Nothing is to be told before it wants to be watched again."""
         ...
 
 
@@ -192,7 +218,7 @@ class ConnectionPool:
             raise Unreachable(address, f"no connection within {timeout_ms} ms") from None
         except OSError as problem:
             connection.close(str(problem))
-            raise Unreachable(address, str(problem)) from None
+            raise Unreachable(address, f"{problem}; is a broker running there?") from None
         except BaseException:
             connection.close("dialling was given up")
             raise
@@ -224,37 +250,73 @@ class Connection(asyncio.Protocol):
         self._frames = FrameParser()
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._requests: dict[int, _Request] = {}
-        self._consumers: dict[int, Owner] = {}
-        self._producers: dict[int, Owner] = {}
+        self._consumers: dict[int, FrameOwner] = {}
+        self._producers: dict[int, FrameOwner] = {}
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_flush_due = False
         self._is_write_blocked = False
         self._is_reading = True
         self._timer: asyncio.TimerHandle | None = None
+        self._watched: dict[int, Watched] = {}
+        self._watch_timer: asyncio.TimerHandle | None = None
         self._life = KeepAlive(options["keep_alive_interval_ms"])
 
     # ---- who is on it ----------------------------------------------------------------------------
 
-    def add_consumer(self, consumer_id: int, owner: Owner) -> None:
+    def add_consumer(self, consumer_id: int, owner: FrameOwner) -> None:
         """Before SUBSCRIBE is sent: what the broker says of it may come with the answer."""
         self._add(self._consumers, consumer_id, owner)
 
-    def add_producer(self, producer_id: int, owner: Owner) -> None:
+    def add_producer(self, producer_id: int, owner: FrameOwner) -> None:
         self._add(self._producers, producer_id, owner)
 
     def remove_consumer(self, consumer_id: int) -> None:
         self._consumers.pop(consumer_id, None)
+        self._watched.pop(consumer_id, None)
         self.review_reading()
 
     def remove_producer(self, producer_id: int) -> None:
         self._producers.pop(producer_id, None)
         self.review_reading()
 
-    def _add(self, owners: dict[int, Owner], owner_id: int, owner: Owner) -> None:
+    def _add(self, owners: dict[int, FrameOwner], owner_id: int, owner: FrameOwner) -> None:
         if len(owners) >= OWNERS_MAX:
             raise WouldBlock(f"{OWNERS_MAX} are on the connection to {self.address} already")
         owners[owner_id] = owner
+
+    # ---- what the broker hears of consumers ------------------------------------------------------
+
+    def watch(self, consumer_id: int, consumer: Watched) -> None:
+        """Something happened to it that may end in a standstill."""
+        if not self.server_version.startswith(PENSTOCK) or consumer_id not in self._consumers:
+            return
+        self._watched[consumer_id] = consumer
+        if self._watch_timer is None:
+            self._watch_timer = self._loop.call_later(WAITS_MS / 1000, self._look_again)
+
+    def _look_again(self) -> None:
+        self._watch_timer = None
+        if self.is_closed:
+            return
+        self.tell_waits()
+        if self._watched:
+            self._watch_timer = self._loop.call_later(WAITS_MS / 1000, self._look_again)
+
+    def tell_waits(self) -> None:
+        """Look at those who are watched, and tell what is new."""
+        waits = []
+        for consumer_id, consumer in list(self._watched.items()):
+            wait = consumer.look_at_wait()
+            if wait is not None:
+                wait.consumer_id = consumer_id
+                waits.append(wait)
+            if consumer.is_watch_over:
+                del self._watched[consumer_id]
+        for at in range(0, len(waits), WAITS_PER_PING):
+            self.send(
+                BaseCommand(type=BaseCommand.PING, ping={"waits": waits[at : at + WAITS_PER_PING]})
+            )
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -360,8 +422,10 @@ class Connection(asyncio.Protocol):
         self._flush()
         self.is_closed = True
         self.closed_why = why
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._watch_timer):
+            if timer is not None:
+                timer.cancel()
+        self._watched.clear()
         if self._transport is not None:
             self._transport.close()
         self._out.clear()
@@ -396,7 +460,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The broker hung up, or the network did."""
-        self.close(str(exc) if exc is not None else "the broker closed the connection")
+        why = str(exc) if exc is not None else "the broker closed the connection"
+        if not self._hello.done():
+            # A server of another protocol, or of TLS, may hang up without a word.
+            why = f"{why} before it said CONNECTED; check host and port ({_USUAL_PORT})"
+        self.close(why)
 
     def pause_writing(self) -> None:
         self._is_write_blocked = True
@@ -414,7 +482,7 @@ class Connection(asyncio.Protocol):
             self._take(cast("list[Frame]", problem.frames))
             why = f"what it sent is no Pulsar frame: {problem}"
             if not self._hello.done():
-                hint = f"{why}; check host and port (brokers listen on {DEFAULT_PORT})"
+                hint = f"{_spoken(data)}{why}; check host and port ({_USUAL_PORT})"
                 self._hello.set_exception(NotPulsar(self.address, hint))
             self.close(why)
             return
@@ -603,11 +671,19 @@ class _Request:
         self.timer: asyncio.TimerHandle
 
 
+def _spoken(data: bytes) -> str:
+    """What it is that does not speak Pulsar, where that is easily told."""
+    other = next((each for each in _OTHERS if data.startswith(each)), None)
+    return "" if other is None else f"it speaks {other.decode()}; "
+
+
 def split_address(address: str) -> tuple[str, int]:
     """(host, port) of ``host:port`` or ``[v6]:port``."""
     host, separator, port = address.rpartition(":")
-    if not separator or not port.isdecimal() or not host:
+    if not separator or not port.isdecimal() or not host or _NO_HOST.search(host):
         raise InvalidUse(f"address {address!r} is not host:port")
+    if not 0 < int(port) <= PORT_MAX:
+        raise InvalidUse(f"port {port} of address {address!r} is not within 1..{PORT_MAX}")
     return host.strip("[]"), int(port)
 
 
@@ -618,8 +694,14 @@ def addresses_of(url: str) -> list[str]:
         raise InvalidUse(f"{url!r}: TLS is not supported by this client; use pulsar://")
     if not separator or scheme != "pulsar" or not rest.strip("/"):
         raise InvalidUse(f"{url!r} is no service URL; use pulsar://host:{DEFAULT_PORT}")
+    rest = rest.rstrip("/")
+    if "/" in rest:
+        raise InvalidUse(
+            f"{url!r}: a service URL ends behind host and port; a topic is named when something is"
+            " opened"
+        )
     found = []
-    for part in rest.rstrip("/").split(","):
+    for part in rest.split(","):
         has_port = ":" in part.rpartition("]")[2]
         address = part if has_port else f"{part}:{DEFAULT_PORT}"
         split_address(address)

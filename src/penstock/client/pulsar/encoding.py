@@ -171,7 +171,7 @@ class Pieces(NamedTuple):
         return len(self.head) + len(self.payload)
 
 
-class Encoder:
+class SendEncoder:
     """Makes the frames of one producer."""
 
     __slots__ = (

@@ -9,7 +9,7 @@ ClientError
  +-- WouldBlock         a bound of this client is reached
  +-- InvalidUse         a name, an option, a URL or a message that cannot be right; nothing was sent
  +-- Refused            a broker answered with an error; ``code`` is Pulsar's
- +-- Undecodable        a received message cannot be inflated or is not what its schema says
+ +-- SchemaMismatch     a value is not what its schema says (``schema.py``)
 
 The text says what happened, to which topic, and what to do.
 """
@@ -27,7 +27,6 @@ __all__ = [
     "Refused",
     "StateError",
     "TimedOut",
-    "Undecodable",
     "Unreachable",
     "WouldBlock",
     "is_worth_another_try",
@@ -89,10 +88,6 @@ class NothingReceived(TimedOut):
 
 class InvalidUse(ClientError, ValueError):
     """What the application asks for cannot be right; nothing was sent."""
-
-
-class Undecodable(ClientError):
-    """A received message cannot be read."""
 
 
 class Refused(ClientError):

@@ -44,7 +44,7 @@ import logging
 from enum import Enum
 from typing import Final, Protocol
 
-from penstock.client.pulsar.connection import Connection, Owner
+from penstock.client.pulsar.connection import Connection, FrameOwner
 from penstock.client.pulsar.errors import (
     ClientError,
     StateError,
@@ -52,7 +52,7 @@ from penstock.client.pulsar.errors import (
     is_worth_another_try,
 )
 from penstock.client.pulsar.lookup import Cluster
-from penstock.client.pulsar.topics import Topic
+from penstock.wire.pulsar.names import PulsarName
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ _MAY_CONNECT: Final = frozenset(
 _MAY_BECOME_READY: Final = frozenset((HandlerState.UNINITIALIZED, HandlerState.CONNECTING))
 
 
-class Handled(Owner, Protocol):
+class Handled(FrameOwner, Protocol):
     """A producer, or a consumer of one partition, as its handler sees it."""
 
     async def opened(self, connection: Connection) -> None:
@@ -105,7 +105,7 @@ class Handler:
         self,
         handled: Handled,
         cluster: Cluster,
-        topic: Topic,
+        topic: PulsarName,
         what: str,
         *,
         mandatory_stop_ms: int = 0,
@@ -181,9 +181,7 @@ class Handler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._first.done():
-            self._first.set_exception(StateError(f"{self.what} was closed while it was opened"))
-            self._first.exception()
+        self._opening_ended()
         return connection
 
     def closed(self) -> None:
@@ -219,6 +217,8 @@ class Handler:
             await self._handled.opened(connection)
         except asyncio.CancelledError:
             self._undo()
+            # Its client was closed while it asked; whoever opened it must not wait for ever.
+            self._opening_ended()
             raise
         except Exception as problem:
             self._undo()
@@ -270,7 +270,7 @@ class Handler:
         if is_late and self.has_deadline:
             if not isinstance(problem, TimedOut):
                 timeout_ms = self._cluster.options["operation_timeout_ms"]
-                problem = TimedOut(self._cluster.url, timeout_ms, f"{self.what} ({problem})")
+                problem = TimedOut(self._cluster.url, timeout_ms, self.what, detail=str(problem))
             self._give_up(problem)
             return
         self._again_later(problem)
@@ -307,6 +307,12 @@ class Handler:
         # An attempt under way hears of it by itself.
         if self._task is None:
             self._again_later(None)
+
+    def _opening_ended(self) -> None:
+        if not self._first.done():
+            self._first.set_exception(StateError(f"{self.what} was closed while it was opened"))
+            # Whoever opened it may have gone away.
+            self._first.exception()
 
     def _undo(self) -> None:
         connection, self.connection = self.connection, None

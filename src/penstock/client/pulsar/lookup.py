@@ -33,9 +33,9 @@ from penstock.client.pulsar.errors import (
     is_worth_another_try,
 )
 from penstock.client.pulsar.options import ClientOptions
-from penstock.client.pulsar.topics import Topic
 from penstock.model.clock import Clock
 from penstock.wire.pulsar.frames import ServerError
+from penstock.wire.pulsar.names import PulsarName
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
@@ -44,6 +44,7 @@ from penstock.wire.pulsar.protocol_pb2 import (
 )
 
 T = TypeVar("T")
+About = TypeVar("About")
 
 REDIRECTS_MAX: Final = 20
 PARTITIONS_MAX: Final = 65_536
@@ -85,12 +86,12 @@ class Cluster:
             mandatory_stop_ms=mandatory_stop_ms,
         )
 
-    async def connect(self, topic: Topic) -> Connection:
+    async def connect(self, topic: PulsarName) -> Connection:
         """A connection to the broker that serves the topic; raises ``ClientError``."""
         address, proxied_to = await self._shared("broker", topic, self._look_up)
         return await self.pool.get(address, proxied_to)
 
-    async def partitions(self, topic: Topic) -> int:
+    async def partitions(self, topic: PulsarName) -> int:
         """How many the topic has; 0 = it is not partitioned. Asked anew each time."""
         if topic.partition >= 0:
             return 0
@@ -98,8 +99,7 @@ class Cluster:
 
     async def topics(self, namespace: str, domain: str) -> list[str]:
         """Full names of a namespace's topics; ``domain`` is persistent, non-persistent or all."""
-        topic = Topic(domain, namespace, "")
-        return await self._shared("topics", topic, self._ask_topics)
+        return await self._shared("topics", (namespace, domain), self._ask_topics)
 
     async def ask(self, command: BaseCommand, request_id: int, what: str) -> BaseCommand:
         """A question that any broker can answer."""
@@ -115,15 +115,15 @@ class Cluster:
             try:
                 return await ask()
             except ClientError as problem:
-                wait_ms = backoff.next_ms()
-                is_late = self.clock.monotonic_ms() + wait_ms > deadline_ms
+                left_ms = deadline_ms - self.clock.monotonic_ms()
                 if isinstance(problem, StateError) or not is_worth_another_try(problem):
                     raise
-                if is_late:
+                if left_ms <= 0:
                     if isinstance(problem, TimedOut):
                         raise
-                    raise TimedOut(self.url, timeout_ms, f"{what} ({problem})") from problem
-            await asyncio.sleep(wait_ms / 1000)
+                    raise TimedOut(self.url, timeout_ms, what, detail=str(problem)) from problem
+            # Once more when the time is up, and not long before it.
+            await asyncio.sleep(min(backoff.next_ms(), left_ms) / 1000)
 
     async def close(self) -> None:
         for task in list(self._asked.values()):
@@ -133,22 +133,22 @@ class Cluster:
     # ---- asking ----------------------------------------------------------------------------------
 
     async def _shared(
-        self, kind: str, topic: Topic, ask: Callable[[Topic], Coroutine[Any, Any, T]]
+        self, kind: str, about: About, ask: Callable[[About], Coroutine[Any, Any, T]]
     ) -> T:
-        key = (kind, str(topic))
+        key = (kind, str(about))
         task = self._asked.get(key)
         if task is None:
             if self.pool.is_closed:
                 raise StateError("the client is closed; make a new one")
-            task = asyncio.get_running_loop().create_task(self._in_turn(ask, topic))
+            task = asyncio.get_running_loop().create_task(self._in_turn(ask, about))
             self._asked[key] = task
             task.add_done_callback(lambda _: self._asked.pop(key, None))
         found: T = await asyncio.shield(task)
         return found
 
-    async def _in_turn(self, ask: Callable[[Topic], Coroutine[Any, Any, T]], topic: Topic) -> T:
+    async def _in_turn(self, ask: Callable[[About], Coroutine[Any, Any, T]], about: About) -> T:
         async with self._turns:
-            return await ask(topic)
+            return await ask(about)
 
     async def _any(self) -> Connection:
         """A connection to one of the brokers of the service URL."""
@@ -162,7 +162,7 @@ class Cluster:
                 self._at += 1
         raise problem or Unreachable(self.url, "no address")
 
-    async def _look_up(self, topic: Topic) -> tuple[str, str]:
+    async def _look_up(self, topic: PulsarName) -> tuple[str, str]:
         """(where to connect to, the broker behind the proxy there or nothing)."""
         connection = await self._any()
         is_authoritative = False
@@ -185,7 +185,7 @@ class Cluster:
         )
 
     async def _ask_broker(
-        self, connection: Connection, topic: Topic, is_authoritative: bool
+        self, connection: Connection, topic: PulsarName, is_authoritative: bool
     ) -> CommandLookupTopicResponse:
         request_id = self.pool.next_request_id()
         command = BaseCommand(type=BaseCommand.LOOKUP)
@@ -196,7 +196,7 @@ class Cluster:
         answer = await connection.request(command, request_id, f"look-up of topic {topic}")
         return answer.lookup_topic_response
 
-    async def _ask_partitions(self, topic: Topic) -> int:
+    async def _ask_partitions(self, topic: PulsarName) -> int:
         request_id = self.pool.next_request_id()
         command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
         asked = command.partition_metadata
@@ -209,13 +209,14 @@ class Cluster:
             raise Refused(ServerError.MetadataError, f"{answer.partitions} of them", what)
         return answer.partitions
 
-    async def _ask_topics(self, where: Topic) -> list[str]:
+    async def _ask_topics(self, where: tuple[str, str]) -> list[str]:
+        namespace, domain = where
         request_id = self.pool.next_request_id()
         command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
         asked = command.get_topics_of_namespace
-        asked.request_id, asked.namespace = request_id, where.namespace
-        asked.mode = _MODES[where.domain]
-        what = f"topics of namespace {where.namespace}"
+        asked.request_id, asked.namespace = request_id, namespace
+        asked.mode = _MODES[domain]
+        what = f"topics of namespace {namespace}"
         answer = (await self.ask(command, request_id, what)).get_topics_of_namespace_response
         return list(answer.topics)[:TOPICS_MAX]
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _ALL_BITS: Final = 2**64 - 1
 
 
+EntryId = tuple[int, int]
+"""Ledger and entry: what a broker keeps, sends and is told of; a batch is one."""
+
+
 class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a message is: an entry of a ledger, and its place in there if that is a batch."""
 
@@ -60,7 +64,7 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.ledger_id, self.entry_id, self.batch_index, self.partition
 
     @property
-    def entry(self) -> tuple[int, int]:
+    def entry(self) -> EntryId:
         """What a broker acknowledges as one."""
         return self.ledger_id, self.entry_id
 

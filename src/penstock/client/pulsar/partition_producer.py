@@ -30,23 +30,23 @@ from typing import Final, NamedTuple
 from penstock.client.pulsar.batching import BatchContainer, Batching, SequenceIds
 from penstock.client.pulsar.compression import Compression
 from penstock.client.pulsar.connection import Connection
-from penstock.client.pulsar.encoding import Encoder
+from penstock.client.pulsar.encoding import SendEncoder
 from penstock.client.pulsar.errors import ClientError, Refused, StateError
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import MessageId
 from penstock.client.pulsar.pending import (
-    Entry,
-    PendingEntries,
+    PendingEntry,
     ReceiptOutOfOrder,
     Send,
+    UnconfirmedEntries,
     too_late,
 )
 from penstock.client.pulsar.routing import BatchLimits
-from penstock.client.pulsar.topics import Topic
 from penstock.client.pulsar.why import Waits, Why
 from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, Frame, ServerError, signed
+from penstock.wire.pulsar.names import PulsarName
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand
 
 _log: Final = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class PartitionProducer:
     def __init__(
         self,
         cluster: Cluster,
-        topic: Topic,
+        topic: PulsarName,
         options: PartitionOptions,
         on_over: Callable[[Sequence[Send]], object],
     ) -> None:
@@ -152,7 +152,7 @@ class PartitionProducer:
         self.topic: Final = topic
         self.partition: Final = topic.partition
         self.counters: Final = PartitionCounters()
-        self.pending: Final = PendingEntries()
+        self.pending: Final = UnconfirmedEntries()
         self.last_sequence_id = -1
         """The highest one that was confirmed; -1 = none."""
         self.name = options.producer_name or ""
@@ -164,7 +164,7 @@ class PartitionProducer:
         self._clock = cluster.clock
         self._id = cluster.next_producer_id()
         self._topic_epoch: int | None = None
-        self._encoder = Encoder(self._id, options.compression)
+        self._encoder = SendEncoder(self._id, options.compression)
         self._encoder.chunk_bytes_max = options.chunk_bytes_max
         self._ids = SequenceIds()
         self._is_numbered = False
@@ -406,7 +406,7 @@ class PartitionProducer:
         now_ms = self._clock.monotonic_ms()
         if len(frames) == 1:
             self._submit(
-                Entry(sequence_id, sequence_id, frames[0], (send,), now_ms, send.deadline_ms)
+                PendingEntry(sequence_id, sequence_id, frames[0], (send,), now_ms, send.deadline_ms)
             )
             return
         self.counters.chunks += len(frames)
@@ -414,10 +414,14 @@ class PartitionProducer:
         first_chunk: list[MessageId] = []
         for pieces in others:
             self._submit(
-                Entry(sequence_id, sequence_id, pieces, (), now_ms, send.deadline_ms, first_chunk)
+                PendingEntry(
+                    sequence_id, sequence_id, pieces, (), now_ms, send.deadline_ms, first_chunk
+                )
             )
         self._submit(
-            Entry(sequence_id, sequence_id, last, (send,), now_ms, send.deadline_ms, first_chunk)
+            PendingEntry(
+                sequence_id, sequence_id, last, (send,), now_ms, send.deadline_ms, first_chunk
+            )
         )
 
     def _send_batch(self, sends: list[Send], sequence_ids: list[int]) -> None:
@@ -434,9 +438,11 @@ class PartitionProducer:
             return
         self.counters.batches += 1
         now_ms = self._clock.monotonic_ms()
-        self._submit(Entry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms))
+        self._submit(
+            PendingEntry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms)
+        )
 
-    def _submit(self, entry: Entry) -> None:
+    def _submit(self, entry: PendingEntry) -> None:
         self.pending.add(entry)
         self.counters.entries += 1
         self.counters.bytes += entry.size_bytes

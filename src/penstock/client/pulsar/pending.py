@@ -5,9 +5,9 @@ callback. The end comes on the client's thread, which must not run a user's code
 blocked threads are woken, futures settled through a relay to their loop (many results, one
 wake-up), and callbacks run one after the other on a thread of the producer's own.
 
-An ``Entry`` is one frame on its way, with the sends in it. ``PendingEntries`` are those of one
-partition, in order: after a reconnect all of them go out again as they are, with their sequence
-ids, so that a broker that deduplicates stores none of them twice.
+A ``PendingEntry`` is one frame on its way, with the sends in it. ``UnconfirmedEntries`` are those
+of one partition, in order: after a reconnect all of them go out again as they are, with their
+sequence ids, so that a broker that deduplicates stores none of them twice.
 
 ``SendRoom`` bounds what a producer has not been answered, in messages and bytes
 (``flow.budgets.SendWindow``). Who finds no room waits for it in a queue, or is refused; who waits
@@ -25,14 +25,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
 from typing import Final
 
 import msgspec
 
+from penstock.client.callbacks import CallbackThread, settle_future
 from penstock.client.loop import Relay
 from penstock.client.pulsar.encoding import Content, Pieces
-from penstock.client.pulsar.errors import ClientError, StateError, TimedOut, WouldBlock
+from penstock.client.pulsar.errors import ClientError, TimedOut, WouldBlock
 from penstock.client.pulsar.message import MessageId
 from penstock.flow.budgets import SendWindow
 from penstock.model.clock import Clock
@@ -44,8 +44,6 @@ OnDone = Callable[[MessageId | ClientError], object]
 
 WAITING_MAX: Final = 100_000
 """Sends that wait for room, all together: futures that nobody awaits can be many."""
-GRACE_S: Final = 5.0
-"""How long a blocked thread waits beyond its time-out for a client that does not answer at all."""
 NEVER_MS: Final = 2**62
 
 
@@ -82,16 +80,6 @@ class BlockedSend(Send, kw_only=True):
         self.outcome = outcome
         self.lock.release()
 
-    def result(self, timeout_ms: int) -> MessageId:
-        """On the thread that waits; raises what went wrong."""
-        self.lock.acquire(timeout=timeout_ms / 1000 + GRACE_S if timeout_ms else -1)
-        outcome = self.outcome
-        if outcome is None:
-            raise StateError("the client's thread does not answer; was the process forked?")
-        if isinstance(outcome, ClientError):
-            raise outcome
-        return outcome
-
 
 class AwaitedSend(Send, kw_only=True):
     """A future gets the end."""
@@ -108,96 +96,30 @@ class AwaitedSend(Send, kw_only=True):
             self.relay.put(self)
 
 
-def settle_future(send: AwaitedSend) -> None:
-    """Give the future its result; on its loop."""
-    future, outcome = send.future, send.outcome
-    if future.done():
-        return
-    if isinstance(outcome, ClientError):
-        future.set_exception(outcome)
-    elif outcome is not None:
-        future.set_result(outcome)
-
-
 class CallbackSend(Send, kw_only=True):
     """A callback gets the end."""
 
     on_done: OnDone
-    thread: CallbackThread
+    thread: CallbackThread[CallbackSend]
 
     def done(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.thread.put(self)
 
-
-class CallbackThread:
-    """Runs callbacks in the order in which their sends ended; started with the first one."""
-
-    def __init__(
-        self,
-        name: str,
-        give_back: Callable[[Sequence[Send]], object],
-        call_soon: Callable[[Callable[[], object]], object],
-    ) -> None:
-        self._name = f"penstock-callbacks-{name}"
-        self._give_back = give_back
-        self._call_soon = call_soon
-        """Calls at the end of a turn of the client's loop."""
-        self._ended: list[CallbackSend] = []
-        """Of this turn."""
-        self._handed: SimpleQueue[list[CallbackSend] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def start(self) -> None:
-        """Before the first callback is needed; from any thread."""
-        if self._thread is not None:
+    def call(self) -> None:
+        """On the thread for callbacks; an error of the callback stays here."""
+        if self.outcome is None:
             return
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
-
-    def put(self, send: CallbackSend) -> None:
-        """A send ended; on the client's thread."""
-        self._ended.append(send)
-        if len(self._ended) == 1:
-            self._call_soon(self._hand_over)
-
-    def stop(self, timeout_ms: int) -> None:
-        """Return when the callbacks put so far have run, or the time is up."""
-        thread = self._thread
-        if thread is None:
-            return
-        self._handed.put(None)
-        if not self.is_current:
-            thread.join(timeout_ms / 1000)
-
-    def _hand_over(self) -> None:
-        self._handed.put(self._ended)
-        self._ended = []
-
-    def _run(self) -> None:
-        while (ended := self._handed.get()) is not None:
-            self._give_back(ended)
-            for send in ended:
-                if send.outcome is None:
-                    continue
-                try:
-                    send.on_done(send.outcome)
-                except Exception:
-                    _log.exception("send callback failed", extra={"on": self._name})
+        try:
+            self.on_done(self.outcome)
+        except Exception:
+            _log.exception("send callback failed", extra={"callback": repr(self.on_done)})
 
 
 # ---- entries ------------------------------------------------------------------------------------
 
 
-class Entry(msgspec.Struct, eq=False):
+class PendingEntry(msgspec.Struct, eq=False):
     """One frame without a receipt."""
 
     sequence_id: int
@@ -242,14 +164,14 @@ class ReceiptOutOfOrder(ClientError):
     """A broker confirmed an entry while an earlier one was not confirmed."""
 
 
-class PendingEntries:
+class UnconfirmedEntries:
     """The entries of one partition without a receipt, in the order in which they were sent."""
 
     __slots__ = ("_count", "_entries", "bytes", "messages")
 
     def __init__(self) -> None:
         # Bounded by the room that their sends have taken.
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[PendingEntry] = deque()
         self._count = 0
         self.messages = 0
         self.bytes = 0
@@ -257,12 +179,12 @@ class PendingEntries:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PendingEntry]:
         """As they go out again."""
         return iter(self._entries)
 
     @property
-    def oldest(self) -> Entry | None:
+    def oldest(self) -> PendingEntry | None:
         """Any thread may ask: what is there may be gone when it is looked at."""
         try:
             return self._entries[0]
@@ -270,10 +192,10 @@ class PendingEntries:
             return None
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> PendingEntry | None:
         return self._entries[-1] if self._entries else None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingEntry) -> None:
         entry.number = self._count
         self._count += 1
         self._entries.append(entry)
@@ -281,7 +203,7 @@ class PendingEntries:
         entry.size_bytes = size = entry.pieces.size_bytes
         self.bytes += size
 
-    def confirmed(self, sequence_id: int, *, is_duplicate: bool) -> Entry | None:
+    def confirmed(self, sequence_id: int, *, is_duplicate: bool) -> PendingEntry | None:
         """The entry of a receipt, which is over; None = nobody waits for it any more.
 
         Receipts come in the order of sending, but that of a duplicate may come before others. Any
@@ -304,7 +226,7 @@ class PendingEntries:
         entries.remove(entry)
         return self._over(entry)
 
-    def refused(self, sequence_id: int) -> Entry | None:
+    def refused(self, sequence_id: int) -> PendingEntry | None:
         """The entry that the broker would not store; None = nobody waits for it any more."""
         for entry in self._entries:
             if entry.sequence_id == sequence_id:
@@ -312,21 +234,21 @@ class PendingEntries:
                 return self._over(entry)
         return None
 
-    def expire(self, now_ms: int) -> list[Entry]:
+    def expire(self, now_ms: int) -> list[PendingEntry]:
         """Those whose time is up; what is behind them stays in order."""
         found = []
         while self._entries and self._entries[0].deadline_ms <= now_ms:
             found.append(self._over(self._entries.popleft()))
         return found
 
-    def drain(self) -> list[Entry]:
+    def drain(self) -> list[PendingEntry]:
         """All of them: nothing will be heard any more."""
         found = list(self._entries)
         self._entries.clear()
         self.messages = self.bytes = 0
         return found
 
-    def _over(self, entry: Entry) -> Entry:
+    def _over(self, entry: PendingEntry) -> PendingEntry:
         self.messages -= len(entry.sends)
         self.bytes -= entry.size_bytes
         return entry

@@ -24,6 +24,7 @@ Not here: one partition (``partition_producer.py``), routing (``routing.py``).
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from typing import Annotated, Any, Final, TypedDict, Unpack
 
 import msgspec
 
+from penstock.client.callbacks import GRACE_S, CallbackThread, result_of, settle_future
 from penstock.client.loop import LoopThread, Relay, awaitable, blocking, client_loop
 from penstock.client.options import Option, resolve
 from penstock.client.pulsar.batching import Batching
@@ -46,29 +48,26 @@ from penstock.client.pulsar.partition_producer import (
     PartitionProducer,
 )
 from penstock.client.pulsar.pending import (
-    GRACE_S,
     NEVER_MS,
     AwaitedSend,
     BlockedSend,
     CallbackSend,
-    CallbackThread,
     OnDone,
     Send,
     SendRoom,
-    settle_future,
     too_late,
 )
 from penstock.client.pulsar.routing import (
     BatchLimits,
     Choose,
     Hashing,
-    Router,
+    PartitionRouter,
     Routing,
     chosen_by,
 )
 from penstock.client.pulsar.schema import BytesSchema, Schema
-from penstock.client.pulsar.topics import Topic
 from penstock.client.pulsar.why import Waits, Why
+from penstock.wire.pulsar.names import PulsarName
 
 _log: Final = logging.getLogger(__name__)
 
@@ -84,6 +83,9 @@ class MessageFields(TypedDict, total=False):
     deliver_after_ms: int | None
     sequence_id: int | None
     replicate_to: Sequence[str]
+
+
+MESSAGE_FIELDS: Final = frozenset(MessageFields.__annotations__)
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -205,7 +207,7 @@ class Producer:
     def __init__(
         self,
         cluster: Cluster,
-        topic: Topic,
+        topic: PulsarName,
         *,
         schema: Schema | None = None,
         on_closed: Callable[[Producer], object] = lambda _: None,
@@ -233,7 +235,7 @@ class Producer:
         )
         routing = self._options["routing"]
         self._choose: Final = None if isinstance(routing, Routing) else routing
-        self._router: Final = Router(
+        self._router: Final = PartitionRouter(
             routing if isinstance(routing, Routing) else Routing.ROUND_ROBIN,
             self._options["hashing"],
             limits=self._shared_options.limits,
@@ -242,7 +244,7 @@ class Producer:
         self._arrivals: list[Send] = []
         """Of this turn; begun together at its end."""
         self._callbacks: Final = CallbackThread(
-            topic.local, self._give_back, self._thread.loop.call_soon
+            topic.local, self._call_back, self._thread.loop.call_soon
         )
         self._timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
@@ -262,11 +264,16 @@ class Producer:
         lock.acquire()
         send = BlockedSend(content, content.size_bytes, self._deadline_ms(), partition, lock=lock)
         self._admit(send)
-        return send.result(self._timeout_ms)
+        return result_of(send, self._timeout_ms or None)
 
     def send_async(self, value: Any, **fields: Unpack[MessageFields]) -> asyncio.Future[MessageId]:
         """Send; await the future for the id. Many at a time are fine: the bound holds them."""
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise StateError(
+                "send_async() needs a running event loop; use send() or send_callback()"
+            ) from None
         content, partition = self._check(value, fields)
         future: asyncio.Future[MessageId] = loop.create_future()
         relay = self._result_relay
@@ -314,11 +321,16 @@ class Producer:
 
     def close(self) -> None:
         """Flush, say good-bye to the broker, and end; again does nothing."""
+        if self._thread.is_orphan:
+            # It is the parent's, and stays there.
+            return
         self._thread.run(self.shut())
         self._callbacks.stop(self._cluster.options["operation_timeout_ms"])
 
     async def close_async(self) -> None:
         """The same."""
+        if self._thread.is_orphan:
+            return
         await self._thread.on(self.shut())
         await asyncio.to_thread(self._callbacks.stop, self._cluster.options["operation_timeout_ms"])
 
@@ -417,7 +429,7 @@ class Producer:
         count = await self._cluster.retried(
             lambda: self._cluster.partitions(self._topic), f"partitions of topic {self.topic}"
         )
-        topics = [self._topic.partition_at(n) for n in range(count)] or [self._topic]
+        topics = [self._topic.of_partition(n) for n in range(count)] or [self._topic]
         self._partitions = [self._partition(topic) for topic in topics]
         self._room.grow(self._messages_max())
         try:
@@ -458,7 +470,7 @@ class Producer:
         self._state = HandlerState.CLOSED
         self._on_closed(self)
 
-    def _partition(self, topic: Topic) -> PartitionProducer:
+    def _partition(self, topic: PulsarName) -> PartitionProducer:
         return PartitionProducer(self._cluster, topic, self._shared_options, self._over)
 
     def _partition_options(self) -> PartitionOptions:
@@ -509,6 +521,8 @@ class Producer:
                 raise InvalidUse("give a Message or its fields, not both")
             message = value
         else:
+            if not fields.keys() <= MESSAGE_FIELDS:
+                raise InvalidUse(_unknown_field(fields))
             message = Message(value, **fields)
         payload = b"" if message.value is None else self._schema.encode(message.value)
         content = content_of(message, payload, self._clock.wall_ms())
@@ -584,6 +598,12 @@ class Producer:
         if freed:
             self._room.give(len(freed), sum(freed))
 
+    def _call_back(self, ended: list[CallbackSend]) -> None:
+        """On the thread for callbacks."""
+        self._give_back(ended)
+        for send in ended:
+            send.call()
+
     def _give_back(self, sends: Sequence[Send]) -> None:
         """The callbacks of these begin; on the thread for callbacks."""
         kept = [send.size_bytes for send in sends if send.keeps_room]
@@ -636,7 +656,7 @@ class Producer:
             count = await self._cluster.partitions(self._topic)
             if count > len(self._partitions):
                 fresh = [
-                    self._partition(self._topic.partition_at(n))
+                    self._partition(self._topic.of_partition(n))
                     for n in range(len(self._partitions), count)
                 ]
                 await asyncio.gather(*(each.handler.open() for each in fresh))
@@ -649,6 +669,15 @@ class Producer:
 
     def _told(self) -> dict[str, object]:
         return {"topic": self.topic, "pending": self._room.messages}
+
+
+def _unknown_field(fields: MessageFields) -> str:
+    name = next(each for each in fields if each not in MESSAGE_FIELDS)
+    near = difflib.get_close_matches(name, MESSAGE_FIELDS, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(MESSAGE_FIELDS))}"
+    )
+    return f"{name!r} is no field of a message; {hint}"
 
 
 _ORDER: Final = (

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Final, TypedDict
 
-from penstock.client.loop import awaitable, blocking
+from penstock.client.loop import awaitable, blocking, client_loop
 from penstock.client.options import Option
 from penstock.client.pulsar.consumer.consumer import Consumer, ConsumerStatistics
 from penstock.client.pulsar.errors import StateError
@@ -82,6 +82,7 @@ class Reader:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer: Final = consumer
+        self._thread: Final = client_loop()
 
     def read_next(self, timeout_ms: int | None = None) -> ReceivedMessage:
         """The next message; waits for it, or raises ``NothingReceived`` when the time is up."""

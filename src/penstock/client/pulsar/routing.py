@@ -105,7 +105,7 @@ class BatchLimits:
         self.delay_ms: Final = delay_ms
 
 
-class Router:
+class PartitionRouter:
     """The choices of one producer for messages that nobody chose for; on the client's thread."""
 
     def __init__(

@@ -19,7 +19,17 @@ import dataclasses
 import json
 import types
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Final,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    runtime_checkable,
+)
 
 import msgspec
 
@@ -31,6 +41,7 @@ class SchemaMismatch(ClientError, ValueError):
     """A value does not fit its schema, or a body cannot be read as it says."""
 
 
+@runtime_checkable
 class Schema(Protocol):
     """What a producer or consumer takes as ``schema``."""
 

@@ -173,7 +173,7 @@ class TableView(Mapping[str, Any]):
             if waited_ms >= COMPACTED_MS and consumer.why().reason is Waits.MESSAGES:
                 return
             if waited_ms >= patience_ms:
-                raise TimedOut(str(consumer), patience_ms, f"filling of the {self}")
+                raise TimedOut(consumer.what, patience_ms, f"filling of the {self}")
         self._check()
 
     def take(self, consumer: Consumer, message: ReceivedMessage) -> None:

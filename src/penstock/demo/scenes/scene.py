@@ -23,7 +23,7 @@ from penstock.cli.http_client import address, send
 from penstock.cli.remoting import RemotingClient
 from penstock.demo.actors import EngineConsumer, EnginePublisher, SteadySender
 from penstock.demo.amqp_actors import AmqpLink
-from penstock.demo.pulsar_actors import PulsarLink
+from penstock.demo.pulsar_actors import ClientProcess, PulsarLink
 from penstock.demo.scenes import SCENES, module_of
 from penstock.engine.topic import Topic
 from penstock.model.errors import PenstockError
@@ -37,6 +37,8 @@ SCENE_SECONDS_MAX: Final = 30.0
 """D27: whoever wants to see one mechanism does not want to wait."""
 
 TICK_SECONDS: Final = 0.5
+WELL_SECONDS_MAX: Final = 5.0
+"""Within which time the answer is ``ok`` after something has ended."""
 
 T = TypeVar("T")
 
@@ -80,11 +82,10 @@ class Scene:
         self.name: Final = name
         self.checks: list[tuple[str, bool, str]] = []
         """(what was claimed, whether it was so, the figures)."""
-        self.diagnoses: list[str] = []
         """What the broker named as the bottleneck at each tick."""
         self._actors: list[TickedActor] = []
         self._clients: list[RemotingClient] = []
-        self._links: list[AmqpLink | PulsarLink] = []
+        self._links: list[AmqpLink | PulsarLink | ClientProcess] = []
         self._is_silent = is_silent
         self._began = 0.0
 
@@ -159,10 +160,22 @@ class Scene:
         return link
 
     async def pulsar(self, name: str) -> PulsarLink:
-        """A Pulsar client with its own socket; its actors are in ``demo/pulsar_actors.py``."""
+        """A socket for raw Pulsar frames; its actors are in ``demo/pulsar_actors.py``."""
         link = await PulsarLink.connect(self.broker.endpoints["pulsar"], name)
         self._links.append(link)
         return link
+
+    def pulsar_process(self) -> ClientProcess:
+        """A process with a Pulsar client of ours; its actors are in the same file."""
+        process = ClientProcess(self.broker.endpoints["pulsar"])
+        self._links.append(process)
+        return process
+
+    async def pulsar_consumer(self, topic: str, subscription: str, name: str) -> dict[str, Any]:
+        """What the broker counts of a consumer, as ``pulsar-admin topics stats`` shows it."""
+        page = await self.ask("GET", f"/admin/v2/persistent/public/default/{topic}/stats")
+        consumers: list[dict[str, Any]] = page["subscriptions"][subscription]["consumers"]
+        return next(each for each in consumers if each["consumerName"] == name)
 
     def cast(self, actor: AnyActor) -> AnyActor:
         """Let the ticker tell of somebody, who leaves when the scene is over."""
@@ -200,6 +213,17 @@ class Scene:
         page: dict[str, Any] = await self.ask("GET", "/api/flow")
         return page
 
+    async def flow_when(
+        self, is_it: Callable[[dict[str, Any]], bool], seconds_max: float
+    ) -> dict[str, Any]:
+        """The same once its answer is so, or when that did not come true in time."""
+        end = time.monotonic() + seconds_max
+        while True:
+            page = await self.flow()
+            if is_it(page["answer"]) or time.monotonic() > end:
+                return page
+            await asyncio.sleep(TICK_SECONDS / 2)
+
     async def ask(self, method: str, path: str, order: Any = None) -> Any:
         """What the broker's HTTP port answers; like any operator's script."""
         at = address(None, self._http)
@@ -215,6 +239,23 @@ class Scene:
     def check(self, claim: str, is_true: bool, figures: str = "") -> None:
         """Something the scene claims; told at the end."""
         self.checks.append((claim, is_true, figures))
+
+    def check_answer(
+        self, claim: str, page: dict[str, Any], severity: str, cause: str, culprit: str
+    ) -> None:
+        """Who is to blame, and why, as ``/api/flow`` answers; ``culprit`` begins its id."""
+        answer = page["answer"]
+        self.say(f"the broker says: {answer['sentence']}")
+        found = (answer["severity"], answer["cause"])
+        is_right = found == (severity, cause) and answer["culprit_id"].startswith(culprit)
+        self.check(claim, is_right, answer["sentence"])
+
+    async def all_is_well(self) -> None:
+        """Wait until nobody is to blame for anything, or long enough."""
+        for _ in range(round(WELL_SECONDS_MAX / TICK_SECONDS)):
+            await self.wait(TICK_SECONDS)
+            if (await self.flow())["answer"]["severity"] == "ok":
+                return
 
     async def check_nothing_lost(self, publishers: Sequence[Sends], consumer: Takes) -> None:
         """The check every scene ends with: what was confirmed was consumed, once, and no more."""
@@ -241,8 +282,7 @@ class Scene:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             page = await self.flow()
-            diagnosis = page["diagnosis"]
-            self.diagnoses.append(diagnosis["kind"])
+            answer = page["answer"]
             held = [stage for stage in page["stages"] if stage["state"] != "running"]
             states = ", ".join(
                 f"{each['kind']} {each['name']} {each['state']}"
@@ -254,7 +294,7 @@ class Scene:
                 line = "  ".join(figures)
                 self.say(line + (click.style(f"  {states}", fg="cyan") if states else ""))
             if held:
-                self.say(click.style(f"         {diagnosis['sentence']}", dim=True))
+                self.say(click.style(f"         {answer['sentence']}", dim=True))
 
     def _clear_the_stage(self) -> None:
         for actor in self._actors:
@@ -289,6 +329,11 @@ class Scene:
         return is_good
 
 
+SOON_BEHIND: Final = {"flow.behind_ms": "500"}
+"""For scenes that show a reader who is behind: each is a few seconds long, and half a second of
+waiting tells the same as five. All others run with the settings a broker comes with."""
+
+
 def _settings(directory: Path, own: dict[str, str]) -> Any:
     given = {
         "broker.data": str(directory / "data"),
@@ -296,8 +341,6 @@ def _settings(directory: Path, own: dict[str, str]) -> Any:
         **{f"listeners.{name}": "0" for name in PROTOCOLS},
         "listeners.flight": "off",
         "broker.log_level": "error",
-        # A scene is short: who is behind for a moment is so after half a second, not after five.
-        "flow.behind_ms": "500",
         **own,
     }
     flags = tuple(Given(key, value, "scene") for key, value in given.items())

@@ -5,13 +5,14 @@ or a dashboard would; a broker that is too busy to answer leaves the last answer
 """
 
 import contextlib
+import math
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Sequence
 from textwrap import shorten
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 import click
 
@@ -19,13 +20,41 @@ from penstock.cli.http_client import age_text
 from penstock.demo.story.processes import Job, Processes
 from penstock.demo.story.publishers import THRESHOLD, Billing
 from penstock.demo.story.shop import Shop
-from penstock.flow.diagnosis import NOTHING
 from penstock.model.errors import PenstockError
 from penstock.model.ids import size_text
 
 NOBODY: Final = "nobody waits"
 SENTENCE_MAX: Final = 90
 """Characters of a sentence that a log has seen before."""
+LOOKS_MAX: Final = 2_000
+"""Looks of an act that are remembered: more than it can have."""
+SAID_MAX: Final = 6
+"""Looks that were wrong which are told."""
+
+
+OK_S: Final = 5.0
+"""For how long something that is over may be named."""
+STORE_WORDS: Final = "period in queue"
+"""What RocketMQ's client is told whose send waited too long for the disk."""
+
+
+class BlamedLook(NamedTuple):
+    """Who was to blame at a moment; empty = nobody."""
+
+    at: float
+    blamed: str
+    found: frozenset[str] = frozenset()
+    """All that are to blame for something."""
+    is_store_busy: bool = False
+    """The shop was told so a moment ago."""
+
+    def has_found(self, culprit: str) -> bool:
+        return any(each.startswith(culprit) for each in self.found)
+
+    def names_only(self, culprit: str) -> bool:
+        """Nobody, or this one; or somebody whom the machine makes slow."""
+        is_machine = "host" in self.found or (self.is_store_busy and self.blamed == "log")
+        return not self.blamed or self.blamed.startswith(culprit) or is_machine
 
 
 class Board:
@@ -35,7 +64,10 @@ class Board:
         self.title = ""
         self.blamed = ""
         """Id of who is to blame, as the broker said last; empty = nobody."""
-        self._named: Counter[str] = Counter()
+        self._looks: deque[BlamedLook] = deque(maxlen=LOOKS_MAX)
+        self._began = self._ended = math.inf
+        self._refused = 0
+        self._store_busy_at = -math.inf
         self.is_news = False
         """Whether there is a bottleneck that this act has not had before."""
         self._told: set[tuple[str, str]] = set()
@@ -55,12 +87,11 @@ class Board:
             self._flow = self._broker.ask("GET", "/api/flow")
             spark = self._broker.ask("GET", "/api/queries")
             self._queries, self._sinks = spark["queries"], spark["sinks"]
-        answer = self._flow.get("answer", {"severity": "ok"})
+        answer = self._answer
         self.blamed = "" if answer["severity"] == "ok" else str(answer["culprit"]["id"])
-        if self.blamed:
-            self._named[self.blamed] += 1
-        news = (self.title, self._culprit())
-        self.is_news = bool(news[1]) and news not in self._told
+        self._note_look()
+        news = (self.title, self.blamed)
+        self.is_news = bool(self.blamed) and news not in self._told
         self._told.add(news)
         self.lag_max = max(self.lag_max, self.lag)
         self._figures = (
@@ -68,26 +99,51 @@ class Board:
             self._rates.of("consumed", len(self._billing.numbers)),
         )
 
+    def _note_look(self) -> None:
+        now, shop = time.monotonic(), self._shop
+        if shop.refused > self._refused and STORE_WORDS in shop.last_reason:
+            self._store_busy_at = now
+        self._refused = shop.refused
+        findings = self._flow.get("findings", [])
+        found = frozenset([each["culprit"]["id"] for each in findings])
+        is_busy = now - self._store_busy_at <= OK_S
+        self._looks.append(BlamedLook(now, self.blamed, found, is_busy))
+
     def watch(self) -> None:
-        """From now on it is counted who is named."""
-        self._named.clear()
+        """Something begins now that is to be found: from now on it is noted who is named."""
+        self._looks.clear()
+        self._began, self._ended = time.monotonic(), math.inf
 
-    def named(self, culprit: str, most: str = "") -> tuple[bool, str]:
-        """Whether such a one was named since then, and nobody else; with how often who was.
+    def over(self) -> None:
+        """It ended; whom it concerned may be named for a moment longer."""
+        self._ended = time.monotonic()
 
-        With ``most``, whether it was that one in most of the looks.
+    def named(self, culprit: str, within_s: float) -> tuple[bool, str]:
+        """Whether such a one was named in every look from that time on, and nobody else in any.
+
+        But for moments in which the machine itself is slow, as the shop was told of its disk or the
+        broker found of its CPUs: then others may be named first, and this one must be found beside
+        them. With what was said otherwise, or in how many looks it was.
         """
-        mine = sum(count for each, count in self._named.items() if each.startswith(culprit))
-        said = ", ".join(f"{each} in {count} looks" for each, count in self._named.items())
-        is_right = 0 < mine == self._named.total()
-        if most:
-            is_right = is_right and self._named[most] > self._named.total() / 2
-        return is_right, said or "nobody was"
+        due = [each for each in self._looks if self._began + within_s <= each.at <= self._ended]
+        missed = [each for each in due if not each.has_found(culprit)]
+        others = [each for each in self._looks if not each.names_only(culprit)]
+        right = [each for each in self._looks if each.blamed.startswith(culprit)]
+        if right and due and not missed and not others:
+            first = right[0].at - self._began
+            said = f"{right[0].blamed} from {first:.1f} s on, in {len(right)} looks"
+            busy = sum(not each.blamed.startswith(culprit) for each in due)
+            return True, said + (f"; the machine was slow in {busy}" if busy else "")
+        wrong = [
+            f"{each.blamed or 'nobody'} after {each.at - self._began:.1f} s"
+            for each in sorted({*missed, *others}, key=lambda each: each.at)
+        ]
+        return False, ", ".join(wrong[:SAID_MAX]) or "nobody looked in time"
 
     @property
     def sentence(self) -> str:
         """Who is the bottleneck and who waits for it, as the broker says."""
-        return str(self._flow["diagnosis"]["sentence"]) if self._culprit() else NOBODY
+        return str(self._answer["sentence"]) if self.blamed else NOBODY
 
     @property
     def lag(self) -> int:
@@ -127,15 +183,11 @@ class Board:
         ]
         return "; ".join(parts)
 
-    def _culprit(self) -> str:
-        """Kind and name of the bottleneck; empty when nobody has to wait."""
-        diagnosis = self._flow.get("diagnosis", {"kind": NOTHING.kind})
-        if diagnosis["kind"] == NOTHING.kind:
-            return ""
-        # What a consumer takes in the next moment is not what it cannot cope with.
-        if diagnosis["kind"] == "subscription" and not self._billing.held:
-            return ""
-        return f"{diagnosis['kind']} {diagnosis['name']}"
+    @property
+    def _answer(self) -> dict[str, Any]:
+        """The worst finding, or that there is none."""
+        found: dict[str, Any] = self._flow.get("answer", {"severity": "ok"})
+        return found
 
     def _states(self) -> list[str]:
         return [

@@ -122,6 +122,7 @@ class Query:
         "coming",
         "dead",
         "drain",
+        "failure",
         "had_batch",
         "heard_ms",
         "is_limited",
@@ -156,7 +157,9 @@ class Query:
         self.state = "new"
         """new, running, idle, stopped or failed."""
         self.text = ""
-        """Why it failed."""
+        """What its last word said besides."""
+        self.failure = ""
+        """Why it failed, until a batch of it is done."""
         self.heard_ms: int | None = None
         """Monotonic time of its last word; None = not since the broker started."""
         self.saved_ms = 0
@@ -179,8 +182,13 @@ class Query:
         return (
             self.heard_ms is not None
             and now_ms - self.heard_ms <= alive_ms_max
-            and self.state not in ("stopped", "failed")
+            and not self.is_over
         )
+
+    @property
+    def is_over(self) -> bool:
+        """True when it said so, and did not poll since."""
+        return self.state in ("stopped", "failed")
 
     def row(self, *, is_leaving: bool = False) -> bytes:
         lease = self.lease

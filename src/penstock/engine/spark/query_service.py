@@ -161,7 +161,8 @@ class QueryService:
                 return self.locate(request)
             case ReleaseRequest():
                 for query in self.registry.on_subscription(request.subscription):
-                    self.release(query.name, is_final=request.is_final)
+                    if request.checkpoint in ("", query.checkpoint):
+                        self.release(query.name, is_final=request.is_final)
             case ReportRequest():
                 state = request.state if request.state in STATES else "running"
                 self.report(request.subscription, request.progress, state, request.text)
@@ -245,7 +246,8 @@ class QueryService:
             if not topic.is_deleted:
                 ranges.append(_range(topic))
                 yield QUEUE_STEPS * len(topic.queues)
-        return ResolveResponse(epoch=self.epoch, topics=ranges)
+        is_auto_creating = self.staged.is_auto_creating
+        return ResolveResponse(epoch=self.epoch, topics=ranges, is_auto_creating=is_auto_creating)
 
     def _leasing(self, request: LeaseRequest) -> Steps:
         topics = yield from self._search(request.topics, request.pattern, request.optional)
@@ -314,7 +316,7 @@ class QueryService:
         )
         query.polls += 1
         if request.report is not None:
-            query.last = request.report.over(query.last)
+            query.last, query.failure = request.report.over(query.last), ""
         yield from self._acknowledge(query, topics, request.start)
         waiting = _HeldPoll(request, outlet, query, topics)
         if request.wait_ms > 0 and not self._has_enough(waiting):
@@ -386,14 +388,36 @@ class QueryService:
 
     def report(self, subscription: str, progress: BatchProgress, state: str, text: str) -> None:
         """What its listener saw; a query that nobody knows yet is not made by it."""
-        query = self.registry.find(subscription, progress.checkpoint)
+        query = self._told_of(subscription, progress, state)
         if query is None:
             return
-        query.last, query.state = progress.over(query.last), state
-        query.text = text
+        query.last = progress.over(query.last)
+        if state == "failed":
+            query.failure = text or "it does not say why"
+        elif progress.batch_ms > 0:
+            query.failure = ""
+        # Of a query that failed its source, which goes with it, says "stopped".
+        if state != "stopped" or query.state != "failed":
+            query.state = state
+        query.text = "" if state == "failed" else text
         query.retried += progress.retries
         query.dead += progress.dead
         self.registry.heartbeat(query)
+
+    def _told_of(self, subscription: str, progress: BatchProgress, state: str) -> Query | None:
+        """Which of the subscription's queries it is.
+
+        One that names no checkpoint is known by Spark's id; one that failed before its first batch
+        was done is the one that was heard last.
+        """
+        if progress.checkpoint or not progress.query_id:
+            return self.registry.find(subscription, progress.checkpoint)
+        queries = self.registry.on_subscription(subscription)
+        known = [each for each in queries if each.last.query_id == progress.query_id]
+        if not known:
+            # One that never said which it is may be any.
+            known = [each for each in queries if state == "failed" or not each.checkpoint]
+        return max(known, key=lambda each: each.heard_ms or 0, default=None)
 
     def _note_put(self, request: CommitBatchRequest) -> None:
         """The writer of a query has timed itself; Spark's id says which query that is."""

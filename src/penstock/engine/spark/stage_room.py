@@ -5,7 +5,9 @@ what it really took. Who stops: one that finds no room waits, one that is too la
 refused. What wakes it: a batch that is committed, aborted, or that nobody committed in time.
 
 A batch has its rows in puts, one for each task that wrote some of it. Of batches that together fill
-the room, one may always go on: else each could wait for the others' end (law 3).
+the room, one may always go on: else each could wait for the others' end (law 3). A batch that is
+done again, because Spark was killed behind its puts, has them twice; before it is called too large,
+puts go that another one of the same task has replaced.
 
 Invariants: ``size_bytes`` is the sum of all puts; batches, puts of a batch, and all puts are
 bounded; a batch without a put is none.
@@ -55,14 +57,19 @@ class StageRoom:
         self,
         spark: SparkSettings,
         chain: FlowContext,
-        found: Mapping[str, int],
+        found: Mapping[str, Mapping[str, int]],
         *,
         remove: Callable[[str], None],
+        remove_puts: Callable[[str, Sequence[str]], None],
     ) -> None:
-        """``found``: bytes by path of what a restart finds; ``remove``: the files of a batch go."""
+        """``found``: what a restart finds, bytes by path of a batch and name of a put.
+
+        ``remove``: the files of a batch go, ``remove_puts``: some of them.
+        """
         self._spark = spark
         self._chain = chain
         self._remove = remove
+        self._remove_puts = remove_puts
         self.batches: dict[str, StagedBatch] = {}
         """By path, the oldest first; to be looked at only."""
         self.size_bytes = 0
@@ -73,27 +80,52 @@ class StageRoom:
         self._reserve = Reserve(chain.topics.reserve_percent)
         self._passing: StagedBatch | None = None
         """The one that may pass the room."""
-        for path, size in found.items():
+        for path, puts in found.items():
             if path.rpartition("/")[2].isdecimal():
                 batch = self.batches[path] = StagedBatch(path, chain.now_ms)
-                batch.puts[""] = size
-                self.size_bytes += size
+                # Without a put there is none, and its directory would stay for good.
+                batch.puts = dict(puts) or {"": 0}
+                self.size_bytes += batch.size_bytes
+                self._put_count += len(puts)
 
     # Room.
 
     def check_batch(self, request: StageRoomRequest) -> None:
         """Refuse a put whose batch may never be as large as with it."""
         batch = self.batches.get(_path(request))
-        staged = batch.size_bytes if batch is not None else 0
         limit = self._spark.stage_batch_bytes_max
+        if batch is not None and batch.size_bytes + request.bytes > limit:
+            self._drop_replaced(batch, request.name)
+        staged = batch.size_bytes if batch is not None else 0
         if staged + request.bytes > limit:
             raise QueryRefused(
                 TOO_LARGE,
                 f"batch {request.batch} of sink '{request.sink}' has more than "
-                f"{size_text(limit)} of rows "
-                "(spark.stage_batch_bytes_max); make it smaller with the source's "
-                "maxRowsPerTrigger or maxBytesPerTrigger, or write it in parts",
+                f"{size_text(limit)} of rows (spark.stage_batch_bytes_max): make batches smaller "
+                "with the source's maxRowsPerTrigger (max_rows of a pipeline), write a table in "
+                "parts, or raise that setting. Spark keeps the range of a batch that it began: a "
+                f"query of your own begins a smaller one when offsets/{request.batch} is deleted "
+                "from its checkpoint",
             )
+
+    def _drop_replaced(self, batch: StagedBatch, name: str) -> None:
+        """Puts go whose task has put again, or does so now under ``name``.
+
+        A commit names one put of a task. Were it the older of two, which only speculation can bring
+        about, the batch would be written once more; refused it would never be there.
+        """
+        newest = {_task(each): each for each in (*batch.puts, name)}
+        lost = [
+            each
+            for each in batch.puts
+            if each != newest[_task(each)] and each != name and (batch.path, each) not in self._open
+        ]
+        if lost:
+            _log.info(
+                "a batch is written again: puts that it had before go",
+                extra={"batch": batch.path, "puts": len(lost)},
+            )
+            self._remove_puts(batch.path, self.forget(batch.path, lost))
 
     def full(self, request: StageRoomRequest) -> Hold | None:
         """Held while staged rows have no room; one batch may always go on."""
@@ -181,7 +213,7 @@ class StageRoom:
     def forget(self, path: str, names: Sequence[str]) -> list[str]:
         """Puts of a batch are gone; those of them that may have files."""
         batch = self.batches.get(path)
-        known = [each for each in names if batch is None or each in batch.puts or "" in batch.puts]
+        known = [each for each in names if batch is None or each in batch.puts]
         if batch is not None:
             for name in known:
                 self.size_bytes -= batch.puts.get(name, 0)
@@ -241,7 +273,7 @@ class StagedBatch:
         self.parent, _, number = path.rpartition("/")
         self.number = int(number)
         self.puts: dict[str, int] = {}
-        """Bytes of each; those found at a restart together, without a name."""
+        """Bytes of each by its name; the oldest first."""
         self.wrote_ms = wrote_ms
 
     @property
@@ -251,3 +283,8 @@ class StagedBatch:
 
 def _path(request: StageRoomRequest) -> str:
     return batch_path(request.sink, request.query, request.batch)
+
+
+def _task(name: str) -> str:
+    """A put is called ``<partition>.<uuid>``."""
+    return name.partition(".")[0]

@@ -280,7 +280,11 @@ class StagedWrites:
         self._appended = appended
         self.counters: Final = StageCounters()
         self._room: Final = StageRoom(
-            settings.spark, chain, store.stages.found(), remove=store.stages.remove_all
+            settings.spark,
+            chain,
+            store.stages.found(),
+            remove=store.stages.remove_all,
+            remove_puts=store.stages.remove,
         )
         self._sink_reserve = Reserve(chain.topics.reserve_percent)
         self._puts: list[_HeldPut] = []
@@ -324,10 +328,15 @@ class StagedWrites:
 
     def _state(self, request: SinkStateRequest) -> SinkStateResponse:
         last = self._store.sinks.get(request.sink, request.query)
+        is_committing = (request.sink, request.query) in self._commits
         if last is None:
-            return SinkStateResponse()
+            return SinkStateResponse(is_committing=is_committing)
         return SinkStateResponse(
-            batch=last.batch, rows=last.rows, at_ms=last.at_ms, checkpoint=last.checkpoint
+            batch=last.batch,
+            rows=last.rows,
+            at_ms=last.at_ms,
+            checkpoint=last.checkpoint,
+            is_committing=is_committing,
         )
 
     def disconnected(self, outlet: QueryOutlet) -> None:
@@ -396,17 +405,29 @@ class StagedWrites:
 
     def _make(self, name: str, maker: str) -> None:
         known = self._registry.topics
-        if not self._spark.is_auto_creating:
-            if len(known) <= NEAREST_TOPICS_MAX:
-                for _ in search_topics(known, [name], None, 1):
-                    pass
-            raise no_topic(name)
+        if not self.is_auto_creating:
+            try:
+                if len(known) <= NEAREST_TOPICS_MAX:
+                    for _ in search_topics(known, [name], None, 1):
+                        pass
+                raise no_topic(name)
+            except QueryRefused as refused:
+                said = str(refused)
+                end = "" if said.endswith("?") else "."
+                advice = f"`penstock topics create {name}` makes it, rows do not"
+                text = f"{said}{end} {advice} (spark.is_auto_creating)"
+                raise QueryRefused(refused.kind, text) from None
         space, _, own = name.rpartition("/")
         policy = TopicPolicy(retention_ms=self._spark.topic_retention_ms)
         try:
             self._create_topic(topic_name(own, space), self._spark.topic_queues, policy, maker)
         except (ValueError, PenstockError) as problem:
             raise QueryRefused(BAD_REQUEST, f"topic '{name}' cannot be made: {problem}") from None
+
+    @property
+    def is_auto_creating(self) -> bool:
+        """True when rows make the topics that are not there."""
+        return self._spark.is_auto_creating
 
     def _held_put(self, request: StageRoomRequest) -> Hold | None:
         """What a put has to wait for; refuses one that may never go on."""

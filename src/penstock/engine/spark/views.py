@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.flow.diagnosis import QueryView, StageView
+from penstock.flow.views import QueryView, StageView
 from penstock.model.names import object_id
 
 if TYPE_CHECKING:
@@ -101,9 +101,16 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
         is_alive=service.registry.is_alive(query),
         is_holding=service.registry.pressures.held(topic, query.name) is not None,
         lease_text=query.lease.text if query.lease.is_broken else "",
-        polls=query.polls,
+        lease_since_ms=None
+        if query.lease.broke_ms is None
+        else now_ms - (service.wall_ms - query.lease.broke_ms),
+        # How often it asked before this broker started nobody knows, only that it did.
+        polls=query.polls or int(query.had_batch),
         age_ms=backlog.age_ms,
         own_rows_max=query.own_rows_max,
+        is_stopped=query.is_over,
+        failure=query.failure,
+        silent_ms=max(0, service.wall_ms - query.lease.heard_ms),
     )
     return StageView(
         "query",
@@ -126,14 +133,13 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
 def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) -> QuerySnapshot:
     lease, registry = query.lease, service.registry
     lags = [_topic_lag(service, query, topic, now_ms, wall_ms) for topic in query.topics()]
-    is_over = query.state in ("stopped", "failed")
     held = [registry.pressures.held(topic, query.name) for topic in query.topics()]
     return QuerySnapshot(
         name=query.name,
         subscription=query.subscription,
         checkpoint=query.checkpoint,
-        state=query.state if is_over or registry.is_alive(query) else "silent",
-        text=query.text,
+        state=query.state if query.is_over or registry.is_alive(query) else "silent",
+        text=query.text or query.failure,
         topics=lags,
         lag_messages=sum(each.lag_messages for each in lags),
         lag_bytes=sum(each.lag_bytes for each in lags),

@@ -30,6 +30,7 @@ from penstock.engine.host import ConsumerHost, FailoverRule, HostedSubscription,
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import (
     UNLIMITED,
+    ClientSays,
     Demand,
     InflightLimit,
     Permits,
@@ -133,6 +134,7 @@ class Consumer:
         "priority",
         "queue_ids",
         "redelivered_messages",
+        "says",
         "unsent",
         "visibility_ms",
     )
@@ -193,9 +195,9 @@ class Consumer:
         self.active_queues = 0
         """In how many queues it is the active one of a failover."""
         self.delivered_messages = self.redelivered_messages = 0
+        self.says: ClientSays | None = None  # why it takes no more, where its client tells
         self._unsettled = Unsettled()
-        self._host = host
-        self._subscription = subscription
+        self._host, self._subscription = host, subscription
         self._permits = demand if isinstance(demand, Permits) else None
 
     def __repr__(self) -> str:

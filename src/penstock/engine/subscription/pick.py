@@ -30,7 +30,7 @@ import msgspec
 from penstock.engine.host import Host, IndexEntry, SubscriptionOptions
 from penstock.engine.subscription.consumer import Delivery
 from penstock.engine.subscription.cursor import QueueCursor
-from penstock.flow.diagnosis import EXPIRIES, UndoneView
+from penstock.flow.views import EXPIRIES, UndoneView
 from penstock.log.index import IndexFlag
 from penstock.model.record import Record
 from penstock.model.settlement import Cause

@@ -58,10 +58,10 @@ from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, Permits, Withheld
-from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
-from penstock.flow.progress import STUCK_MS, Progress
+from penstock.flow.progress import STUCK_MS, UNSETTLED_MIN, Progress
 from penstock.flow.rate import DispatchRate
 from penstock.flow.reason import Reason
+from penstock.flow.views import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
 from penstock.log.format import CursorState
 from penstock.model.errors import NotFound
 from penstock.model.ids import ConsumerId, QueueId, SubscriptionId
@@ -292,12 +292,15 @@ class Subscription:
         self.progress.read_ms = self._host.clock.monotonic_ms()
 
     def _note_moved(self) -> None:
-        """Its head may have moved; one look a second is enough."""
-        now_ms = self._host.clock.monotonic_ms()
-        if now_ms >= self.progress.point_ms:
-            ready = sum([cursor.ready_messages for cursor in self._cursors])
+        """Its head may have moved; one look a second is enough, unless it has caught up."""
+        now_ms, progress = self._host.clock.monotonic_ms(), self.progress
+        if now_ms >= progress.point_ms or (
+            progress.is_late and not any(cursor.ready_messages for cursor in self._cursors)
+        ):
+            ready, unacked = self.counts()
             behind_ms = self._host.flow.behind_ms
-            self.progress.moved(now_ms, self._age_ms() if ready else 0, ready, behind_ms)
+            age_ms = self._age_ms() if ready else 0
+            progress.moved(now_ms, age_ms, ready, behind_ms, unacked=unacked)
             for consumer in itertools.islice(self.consumer_set.members, CONSUMERS_LOOKED_AT):
                 consumer.unsettled_ms(now_ms, now_ms)
 
@@ -572,6 +575,7 @@ class Subscription:
 
     def _settled(self, cursor: QueueCursor) -> None:
         self.progress.settled(self._host.clock.monotonic_ms())
+        self._note_moved()
         # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
         # to make. What waits for its key is not among the ready.
         is_idle = len(self._cursors) == 1 and cursor.mode is not Mode.KEY_SHARED
@@ -607,7 +611,7 @@ class Subscription:
         cursor = self.cursor(queue_id)
         moved = self._settler.requeue(cursor, offsets, delay_ms=delay_ms, is_counted=count)
         if moved:
-            self.progress.returned(offsets)
+            self.progress.returned(offsets, self._host.clock.monotonic_ms())
         self._changed(cursor)
         return moved
 
@@ -628,6 +632,8 @@ class Subscription:
         for cursor in self._cursors if queue_id is None else [self.cursor(queue_id)]:
             own = cursor.pending.held_by(consumer.consumer_id, offsets)
             moved += self._settler.requeue(cursor, own, is_counted=count)
+            if own and count:
+                self.progress.returned(own, self._host.clock.monotonic_ms())
         consumer.resume()
         self._changed()
         return moved
@@ -907,12 +913,12 @@ class Subscription:
     def _consumer_view(self, consumer: Consumer) -> ConsumerView:
         withheld = self.withheld_from(consumer)
         view = consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
+        now_ms, says = self._host.clock.monotonic_ms(), consumer.says
         return replace(
             view,
             id=f"consumer/{self.subscription_id}-{consumer.consumer_id}",
-            unsettled_ms=consumer.unsettled_ms(
-                self._host.clock.monotonic_ms(), self.progress.settled_ms
-            ),
+            unsettled_ms=consumer.unsettled_ms(now_ms, self.progress.settled_ms),
+            says=None if says is None else replace(says, lasted_ms=now_ms - says.since_ms),
         )
 
     @property
@@ -961,7 +967,8 @@ class Subscription:
             if cursor.ready_messages:
                 return True
         for each in self.consumer_set if len(self.consumer_set) else ():
-            if (each.is_unlimited or each.is_passive) and each.inflight.messages:
+            held = each.inflight.messages
+            if held >= UNSETTLED_MIN or (held and each.is_passive):
                 return self._unacked_age_ms() >= STUCK_MS
         return False
 
@@ -1028,7 +1035,7 @@ class Subscription:
         is_set = limit == self._host.flow.unacked_subscription_max and not self.is_owner_limited
         origin = "flow.unacked_subscription_max" if is_set else "its own limit"
         text = f"{limit} unsettled messages ({origin})"
-        ready = sum([cursor.ready_messages for cursor in self._cursors])
+        ready, unacked = self.counts()
         return StageView(
             kind="subscription",
             name=self.name,
@@ -1046,6 +1053,7 @@ class Subscription:
                 unacked_age_ms=self._unacked_age_ms(),
                 is_read=bool(pushed),
                 behind_ms=self._host.flow.behind_ms,
+                unacked=unacked,
             ),
         )
 
@@ -1311,4 +1319,5 @@ def consumer_view(
         connection="" if not consumer.connection_id else f"connection/{consumer.connection_id}",
         is_unlimited=consumer.is_unlimited,
         is_passive=consumer.is_passive,
+        has_settled=consumer.delivered_messages > unacked,
     )

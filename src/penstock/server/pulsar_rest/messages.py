@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.present import present
 from penstock.adapters.pulsar.subscriptions import ENTRIES_AT_A_TIME
 from penstock.adapters.pulsar.topics import PulsarTopic
@@ -36,6 +35,7 @@ from penstock.server.pulsar_rest.subscriptions import one_topic
 from penstock.server.pulsar_rest.topics import topic_of, topic_routes
 from penstock.wire.pulsar.facts import inflate
 from penstock.wire.pulsar.metadata import TIME_MS_MAX, read_metadata
+from penstock.wire.pulsar.names import PulsarName
 from penstock.wire.pulsar.protocol_pb2 import CompressionType, MessageMetadata
 
 if TYPE_CHECKING:

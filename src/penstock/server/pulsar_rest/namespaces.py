@@ -11,7 +11,6 @@ from typing import Any, Final
 from starlette.responses import PlainTextResponse, Response
 
 from penstock.adapters.pulsar.namespaces import Tenant
-from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.topics import Listed
 from penstock.model.names import NON_PERSISTENT, PERSISTENT
 from penstock.server.pulsar_rest.policies import given_policies
@@ -27,6 +26,7 @@ from penstock.server.pulsar_rest.request import (
     streamed,
 )
 from penstock.server.pulsar_rest.topics import listed_names
+from penstock.wire.pulsar.names import PulsarName
 
 VERSION: Final = "4.0.8"
 """Of the Pulsar whose answers these are."""

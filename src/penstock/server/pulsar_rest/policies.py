@@ -29,7 +29,6 @@ from penstock.adapters.pulsar.namespaces import (
     QuotaRule,
     RetentionRule,
 )
-from penstock.adapters.pulsar.naming import PulsarName
 from penstock.model.names import NON_PERSISTENT, PERSISTENT, TopicName
 from penstock.server.pulsar_rest.request import (
     ANY,
@@ -48,6 +47,7 @@ from penstock.settings.protocols import (
     SUBSCRIPTION_TYPES,
     TOPIC_TYPES,
 )
+from penstock.wire.pulsar.names import PulsarName
 
 UNDEFINED: Final = "UNDEFINED"
 """A namespace says nothing about compatibility."""

@@ -22,8 +22,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.pulsar.naming import PulsarName, parse_name
+from penstock.adapters.pulsar.naming import parse_name
 from penstock.server.http.app import read_body, refusal
+from penstock.wire.pulsar.names import PulsarName
 
 if TYPE_CHECKING:
     from penstock.adapters.pulsar.broker import PulsarBroker

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.schema_compatibility import (
     InvalidSchema,
     Schema,
@@ -36,6 +35,7 @@ from penstock.server.pulsar_rest.request import (
     to_number,
 )
 from penstock.server.pulsar_rest.topics import make_topic
+from penstock.wire.pulsar.names import PulsarName
 
 NO_VERSION: Final = -1
 """Of a schema that the topic does not have."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.adapters.pulsar.consumer import Consumer, ConsumerView
+from penstock.adapters.pulsar.consumer import Consumer, ConsumerStats
 from penstock.adapters.pulsar.namespaces import AGE_QUOTA, STORAGE_QUOTA
 from penstock.adapters.pulsar.producer import Producer, ProducerView
 from penstock.adapters.pulsar.subscriptions import MODE_NAMES, PulsarSubscription
@@ -176,7 +176,7 @@ def _publisher(view: ProducerView) -> dict[str, Any]:
 async def _subscription(
     broker: PulsarBroker, subscription: PulsarSubscription, wanted: Wanted
 ) -> dict[str, Any]:
-    consumers: list[ConsumerView] = []
+    consumers: list[ConsumerStats] = []
     active = ""
     for user in list(subscription.users):
         if isinstance(user, Consumer):
@@ -245,7 +245,7 @@ def _earliest(broker: PulsarBroker, subscription: PulsarSubscription) -> int:
     return 0 if located is None else publish_ms(located.record)
 
 
-def _consumer(view: ConsumerView) -> dict[str, Any]:
+def _consumer(view: ConsumerStats) -> dict[str, Any]:
     found: dict[str, Any] = {
         "msgRateOut": view.message_rate,
         "msgThroughputOut": view.byte_rate,

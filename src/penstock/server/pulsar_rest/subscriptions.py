@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from penstock.adapters.pulsar.naming import PulsarName
-from penstock.adapters.pulsar.subscriptions import MessageId
+from penstock.adapters.pulsar.subscriptions import Position
 from penstock.adapters.pulsar.topics import PulsarTopic
 from penstock.engine.host import Start
 from penstock.model.errors import AlreadyExists
@@ -34,6 +33,7 @@ from penstock.server.pulsar_rest.request import (
     to_number,
 )
 from penstock.server.pulsar_rest.topics import make_topic, partitions_of, topic_of, topic_routes
+from penstock.wire.pulsar.names import PulsarName
 
 SEARCH_STEPS: Final = 50
 """What it costs to look for a time: a record is read for each step of a bisection."""
@@ -54,11 +54,11 @@ class GivenPosition(msgspec.Struct, frozen=True, rename="camel"):
     """The next one is meant."""
 
     @property
-    def message_id(self) -> MessageId:
-        return MessageId(self.ledger_id, self.entry_id)
+    def position(self) -> Position:
+        return Position(self.ledger_id, self.entry_id)
 
     def offset_in(self, api: RestContext, topic: PulsarTopic) -> int:
-        found = api.broker.subscriptions.offset_of(topic, self.message_id)
+        found = api.broker.subscriptions.offset_of(topic, self.position)
         return _behind(topic, found) if self.excluded else found
 
 
@@ -155,7 +155,7 @@ async def create(
 _WORDS: Final = {"latest": Start.LATEST, "earliest": Start.EARLIEST}
 
 
-def _given_start(body: bytes) -> Start | MessageId:
+def _given_start(body: bytes) -> Start | Position:
     """At the latest without a word; 400 for what is no place."""
     said = decoded(body, Any) if body.strip() else None
     if said is None:
@@ -164,7 +164,7 @@ def _given_start(body: bytes) -> Start | MessageId:
         if said not in _WORDS:
             raise RestError(400, f"a position is an id, or one of {', '.join(_WORDS)}")
         return _WORDS[said]
-    return decoded(body, GivenPosition).message_id
+    return decoded(body, GivenPosition).position
 
 
 async def delete(
@@ -314,8 +314,8 @@ async def expire_upto(
     given = await request.json(GivenPosition)
     topic = one_topic(api, name, "Expire messages by position")
     stored = api.broker.subscriptions.get(topic, subscription).stored
-    first = MessageId(topic.queue.incarnation, 0)
-    if stored is not None and given.message_id >= first:
+    first = Position(topic.queue.incarnation, 0)
+    if stored is not None and given.position >= first:
         offset = given.offset_in(api, topic)
         upto = offset if given.excluded else _behind(topic, offset)
         stored.settle_upto(topic.queue.queue_id, min(upto, topic.queue.durable_end))

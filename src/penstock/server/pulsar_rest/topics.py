@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from penstock.adapters.pulsar.naming import PulsarName
 from penstock.adapters.pulsar.topics import Listed, PulsarTopic
 from penstock.model.errors import PenstockError
 from penstock.model.names import NON_PERSISTENT, PERSISTENT
@@ -41,6 +40,7 @@ from penstock.server.pulsar_rest.statistics import (
     partitioned_statistics,
     topic_statistics,
 )
+from penstock.wire.pulsar.names import PulsarName
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic; the broker's limit of queues may be lower."""

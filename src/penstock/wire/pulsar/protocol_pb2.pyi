@@ -393,9 +393,43 @@ class CommandAuthResponse(_message.Message):
     protocol_version: int
     def __init__(self, client_version: _Optional[str] = ..., response: _Optional[_Union[AuthData, _Mapping]] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
+class ConsumerWait(_message.Message):
+    __slots__ = ("consumer_id", "cause", "waiting", "limit", "lasted_ms")
+    class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NOTHING: _ClassVar[ConsumerWait.Cause]
+        NOT_RECEIVED: _ClassVar[ConsumerWait.Cause]
+        QUEUE_BYTES: _ClassVar[ConsumerWait.Cause]
+        LISTENERS: _ClassVar[ConsumerWait.Cause]
+        PAUSED: _ClassVar[ConsumerWait.Cause]
+        LETTERS: _ClassVar[ConsumerWait.Cause]
+        STARTING: _ClassVar[ConsumerWait.Cause]
+        UNACKED: _ClassVar[ConsumerWait.Cause]
+    NOTHING: ConsumerWait.Cause
+    NOT_RECEIVED: ConsumerWait.Cause
+    QUEUE_BYTES: ConsumerWait.Cause
+    LISTENERS: ConsumerWait.Cause
+    PAUSED: ConsumerWait.Cause
+    LETTERS: ConsumerWait.Cause
+    STARTING: ConsumerWait.Cause
+    UNACKED: ConsumerWait.Cause
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LASTED_MS_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    cause: ConsumerWait.Cause
+    waiting: int
+    limit: int
+    lasted_ms: int
+    def __init__(self, consumer_id: _Optional[int] = ..., cause: _Optional[_Union[ConsumerWait.Cause, str]] = ..., waiting: _Optional[int] = ..., limit: _Optional[int] = ..., lasted_ms: _Optional[int] = ...) -> None: ...
+
 class CommandPing(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("waits",)
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    waits: _containers.RepeatedCompositeFieldContainer[ConsumerWait]
+    def __init__(self, waits: _Optional[_Iterable[_Union[ConsumerWait, _Mapping]]] = ...) -> None: ...
 
 class CommandPong(_message.Message):
     __slots__ = ()

@@ -1,7 +1,9 @@
 """Deliveries that nobody settles for half an hour cost their channel."""
 
 from kit.amqp.peer import AmqpBench, AmqpPeer
+from penstock.adapters.amqp import broker
 from penstock.adapters.amqp.broker import ConsumerTimeouts
+from penstock.adapters.amqp.consumer import ChannelConsumers
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.wire.amqp.methods import channel
@@ -63,3 +65,27 @@ def test_zero_means_never() -> None:
     assert ConsumerTimeouts(bench.broker).next_deadline_ms() is None
     wait(bench, 1 << 40)
     assert peer.take() == []
+
+
+def test_of_very_many_channels_so_many_are_looked_at_in_one_go(monkeypatch) -> None:
+    monkeypatch.setattr(broker, "LOOK_CHANNELS", 2)
+    bench = AmqpBench()
+    peer = with_one_delivery(bench)
+    for number in range(2, 6):
+        peer.call(number, channel.Open())
+    looked: list[int] = []
+    monkeypatch.setattr(
+        ChannelConsumers, "due", lambda self, _now_ms: looked.append(self.channel.number)
+    )
+    timeouts = ConsumerTimeouts(bench.broker)
+    pieces = []
+    at_ms = timeouts.next_deadline_ms()
+    while len(looked) < 5:
+        before = len(looked)
+        timeouts.due(at_ms)
+        pieces.append(len(looked) - before)
+        assert timeouts.next_deadline_ms() > at_ms
+        at_ms = timeouts.next_deadline_ms()
+    assert pieces == [2, 2, 1]
+    assert looked == [1, 2, 3, 4, 5]
+    assert at_ms == bench.clock.monotonic_ms() + 2 * broker.LOOK_MS

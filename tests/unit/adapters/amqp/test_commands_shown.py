@@ -5,7 +5,7 @@ import pytest
 from kit.amqp.peer import NO_PROPERTIES
 from penstock.adapters.amqp.commands import COMMANDS_AT_ONCE
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
-from penstock.flow.diagnosis import COMMANDS, UndoneView
+from penstock.flow.views import COMMANDS, UndoneView
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Consume, Get, Nack, Publish
 from penstock.wire.amqp.methods.queue import Declare, Delete

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from penstock.adapters.amqp.management.statistics import broker_statistics, vhost_steps
 from penstock.adapters.amqp.statistics import NAMES, Rates
-from penstock.engine.flow_map import finished
 from penstock.engine.sampler import Sampler
+from penstock.model.steps import finished
 from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack
 from penstock.wire.amqp.methods.queue import Declare, Delete
 

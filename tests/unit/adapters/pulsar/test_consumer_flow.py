@@ -4,13 +4,15 @@ import pytest
 
 from kit.pulsar.bench import PulsarBench
 from kit.pulsar.consumers import EARLIEST, KINDS, TOPIC, Publisher, Subscriber
+from penstock.adapters.pulsar.consumer import WAITS_MAX
 from penstock.adapters.pulsar.namespaces import DispatchRule
-from penstock.flow.demand import PERMITS_MAX
+from penstock.flow.demand import PERMITS_MAX, ClientCause
 from penstock.model.names import topic_name
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import PulsarSettings
-from penstock.wire.pulsar.protocol_pb2 import BaseCommand
+from penstock.wire.pulsar.frames import encode
+from penstock.wire.pulsar.protocol_pb2 import BaseCommand, ConsumerWait
 
 TAKEOVER_MS = 1_000
 SHARED_KINDS = ("Shared", "Key_Shared")
@@ -541,3 +543,79 @@ def test_a_client_that_grants_permits_for_acked_messages_pays_for_them(bench, ve
     assert found.ack_set == [992]
     assert consumer.permits == before - cost
     assert consumer.unacked == 5
+
+
+# ---- what Penstock's own client says of itself --------------------------------------------------
+
+
+def heard(bench):
+    """What is known of consumers that said something, by their names in views."""
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
+    found = [consumer for view in views for consumer in view.consumers]
+    return [each.says for each in found if each.says is not None]
+
+
+def test_a_client_says_why_a_consumer_takes_no_more_and_that_it_does_again(bench, client):
+    consumer = ready(client)
+    bench.pass_time(20_000)
+    consumer.says("NOT_RECEIVED", waiting=7, limit=10, lasted_ms=2_000)
+    assert client.commands()[-1].type == BaseCommand.PONG, "it is a sign of life as any"
+    bench.pass_time(3_000)
+    (says,) = heard(bench)
+    assert (says.cause, says.waiting, says.limit) == (ClientCause.NOT_RECEIVED, 7, 10)
+    assert says.lasted_ms == 5_000
+    consumer.says("NOTHING")
+    assert heard(bench) == []
+
+
+@pytest.mark.parametrize("cause", ConsumerWait.Cause.keys()[1:])
+def test_every_cause_is_known(bench, client, cause):
+    ready(client).says(cause)
+    (says,) = heard(bench)
+    assert says.cause.name == cause
+
+
+def test_numbers_that_cannot_be_do_no_harm(bench, client):
+    consumer = ready(client)
+    bench.pass_time(4_000)
+    consumer.says("QUEUE_BYTES", waiting=2**32 - 1, limit=2**64 - 1, lasted_ms=2**64 - 1)
+    (says,) = heard(bench)
+    assert says.lasted_ms == 4_000, "it waits no longer than it is there"
+    assert (says.waiting, says.limit) == (2**32 - 1, 2**53)
+
+
+def test_of_an_unknown_consumer_or_cause_nothing_is_kept(bench, client):
+    consumer = ready(client)
+    client.say("PING", waits=[{"consumer_id": 99, "cause": "PAUSED"}, {"cause": "PAUSED"}])
+    # A cause of a later version: protobuf keeps it apart, and reads none.
+    wait = ConsumerWait(consumer_id=consumer.id).SerializeToString() + bytes([0x10, 99])
+    ping = BaseCommand(type=BaseCommand.PING)
+    ping.ping.waits.add().ParseFromString(wait)
+    client.raw(encode(ping))
+    assert heard(bench) == []
+    assert not client.is_closed
+
+
+def test_of_many_in_one_ping_only_so_many_are_heard(bench, client):
+    consumer = ready(client)
+    others = [{"consumer_id": 10**6 + each} for each in range(WAITS_MAX)]
+    client.say("PING", waits=[*others, {"consumer_id": consumer.id, "cause": "PAUSED"}])
+    assert heard(bench) == []
+
+
+def test_before_connect_and_before_success_nothing_is_heard(bench, client):
+    stranger = bench.stranger()
+    stranger.say("PING", waits=[{"consumer_id": 1, "cause": "PAUSED"}])
+    assert [each.type for each in stranger.commands()] == [BaseCommand.PONG]
+    consumer = Subscriber(client)
+    consumer.says("PAUSED")
+    consumer.opened()
+    assert heard(bench) == []
+
+
+def test_what_was_said_goes_with_its_consumer(bench, client):
+    consumer = ready(client, consumer_id=5)
+    consumer.says("PAUSED")
+    consumer.close()
+    ready(client, consumer_id=5)
+    assert heard(bench) == []

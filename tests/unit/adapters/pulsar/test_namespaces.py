@@ -13,7 +13,6 @@ from penstock.adapters.pulsar.namespaces import (
     RetentionRule,
     Tenant,
 )
-from penstock.adapters.pulsar.naming import space_of
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.quota import QuotaPolicy
@@ -22,6 +21,7 @@ from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.names import NON_PERSISTENT, topic_name
 from penstock.settings.protocols import PulsarSettings
 from penstock.testing.broker import in_memory_engine
+from penstock.wire.pulsar.names import space_of
 
 TOPIC = topic_name("orders")
 

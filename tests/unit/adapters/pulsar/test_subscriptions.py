@@ -7,7 +7,7 @@ from penstock.adapters.pulsar import subscriptions as room
 from penstock.adapters.pulsar.errors import PulsarError
 from penstock.adapters.pulsar.naming import parse_name
 from penstock.adapters.pulsar.subscriptions import (
-    MessageId,
+    Position,
     SubscribeRates,
     ack_set,
     acked_ranges,
@@ -261,15 +261,15 @@ def test_ids_are_compared_and_mean_the_entry_in_which_they_lie(
     }  # fmt: skip
     where = ids.get(where, where)
 
-    assert all_of_it.offset_of(topic, MessageId(*where)) == offset
+    assert all_of_it.offset_of(topic, Position(*where)) == offset
 
 
 def test_the_place_of_what_is_gone_is_the_first_that_is_there(bench, publisher, topic, all_of_it):
     ledger = publisher.publish_all(3)[0][0]
     topic.queue.index.min_offset = 2
 
-    assert all_of_it.offset_of(topic, MessageId(ledger, 0)) == 2
-    assert all_of_it.offset_of(topic, MessageId(*EARLIEST)) == 2
+    assert all_of_it.offset_of(topic, Position(ledger, 0)) == 2
+    assert all_of_it.offset_of(topic, Position(*EARLIEST)) == 2
 
 
 # ---- the rate of SUBSCRIBEs ---------------------------------------------------------------------

@@ -27,6 +27,9 @@ def pressed():
     )
 
 
+NOBODY = {"cause": "nobody"}
+
+
 @pytest.mark.parametrize(
     ("found", "end"),
     [
@@ -39,7 +42,7 @@ def pressed():
             "the network, or consumer c",
         ),
         (
-            finding("subscription", "s", "", "subscription s", side="delivery"),
+            {**finding("subscription", "s", "", "subscription s", side="delivery"), **NOBODY},
             "nobody: it has no consumer",
         ),
         (finding("query", "q", "", "query q", side="delivery"), "query q"),

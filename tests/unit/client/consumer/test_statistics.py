@@ -9,8 +9,8 @@ from penstock.client.consumer.statistics import (
     ConsumerFacts,
     ConsumerStatistics,
     HeldQueue,
+    MinuteSum,
     QueueThresholds,
-    Window,
     running_info,
     stacks,
 )
@@ -25,7 +25,7 @@ def call(kind=ResultKind.SUCCESS, messages=1, spent_ms=2.0, answer=None, error=N
 
 
 def test_a_window_forgets_after_a_minute_and_keeps_the_total():
-    window = Window()
+    window = MinuteSum()
     window.add(10, 5.0, 1_000)
     window.add(20, 25.0, 2_000)
     assert window.per_second(2_500) == 15
@@ -38,7 +38,7 @@ def test_a_window_forgets_after_a_minute_and_keeps_the_total():
 
 
 def test_one_second_is_one_slice():
-    window = Window()
+    window = MinuteSum()
     for at_ms in range(0, 1000, 10):
         window.add(1, 0.0, at_ms)
     assert window.per_second(999) == 100

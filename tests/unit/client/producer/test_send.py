@@ -5,17 +5,15 @@ import threading
 
 import pytest
 
-from penstock.client.errors import ClientError, StateError
+from penstock.client.callbacks import CallbackThread, result_of, settle_future
+from penstock.client.errors import ClientError
 from penstock.client.loop import Relay
 from penstock.client.message import Message, SendResult, SendStatus
-from penstock.client.producer import send as send_module
 from penstock.client.producer.encoding import Encoder
 from penstock.client.producer.send import (
     AwaitedSend,
     BlockedSend,
     CallbackSend,
-    CallbackThread,
-    settle_future,
 )
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
@@ -45,20 +43,14 @@ def called(thread, on_done):
 def test_a_blocked_thread_gets_the_result():
     send = blocked()
     threading.Thread(target=send.done, args=(RESULT,)).start()
-    assert send.result() is RESULT
+    assert result_of(send, 1000) is RESULT
 
 
 def test_a_blocked_thread_gets_the_error_raised():
     send = blocked()
     send.done(ClientError("no"))
     with pytest.raises(ClientError, match="no"):
-        send.result()
-
-
-def test_a_client_that_does_not_answer_at_all_does_not_block_for_ever(monkeypatch):
-    monkeypatch.setattr(send_module, "GRACE_S", -0.999)
-    with pytest.raises(StateError, match="forked"):
-        blocked().result()
+        result_of(send, 1000)
 
 
 def test_a_future_is_settled_unless_it_was_cancelled():
@@ -88,53 +80,20 @@ def test_a_future_of_another_loop_is_settled_there():
     asyncio.run(look())
 
 
-class Turn:
-    """What is to happen at the end of a turn of the loop."""
-
-    def __init__(self):
-        self.calls = []
-
-    def end(self):
-        while self.calls:
-            self.calls.pop(0)()
-
-
-def test_callbacks_run_in_order_each_after_its_permit_is_free_and_errors_stay_inside(caplog):
-    happened, turn = [], Turn()
-    thread = CallbackThread("g", lambda send: happened.append("permit"), turn.calls.append)
-    thread.start()
+def test_a_send_with_a_callback_goes_to_its_thread_and_errors_stay_inside(caplog):
+    ended, heard = [], []
+    thread = CallbackThread("g", print, print)
+    thread.put = ended.append
 
     def fail(outcome):
-        happened.append("fails")
+        heard.append(outcome)
         raise RuntimeError("user code")
 
-    called(thread, fail).done(RESULT)
-    called(thread, happened.append).done(RESULT)
-    assert len(turn.calls) == 1
-    turn.end()
-    thread.stop(5000)
-    assert happened == ["permit", "fails", "permit", RESULT]
+    send = called(thread, fail)
+    send.call()
+    assert heard == [], "it has not ended"
+    send.done(RESULT)
+    assert ended == [send]
+    send.call()
+    assert heard == [RESULT]
     assert "send callback failed" in caplog.text
-
-
-def test_a_callback_may_stop_its_own_thread():
-    turn = Turn()
-    thread = CallbackThread("g", lambda send: None, turn.calls.append)
-    thread.start()
-    was_current = []
-
-    def stop(outcome):
-        was_current.append(thread.is_current)
-        thread.stop(5000)
-
-    called(thread, stop).done(RESULT)
-    turn.end()
-    thread._thread.join(5)
-    assert was_current == [True]
-    assert not thread.is_current
-
-
-def test_without_a_callback_there_is_no_thread():
-    thread = CallbackThread("g", lambda send: None, print)
-    thread.stop(5000)
-    assert thread._thread is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kit.client.pulsar_consumer import scene
+from kit.client.pulsar_consumer import TYPES, scene
 from penstock.client.pulsar import Client, InvalidUse, StateError
 
 
@@ -25,6 +25,27 @@ def test_a_wrong_url_or_option_is_refused_at_once():
         Client("pulsar://h", operation_timeout=3)
     with pytest.raises(ValueError, match="at least 1"):
         Client("pulsar://h", connection_timeout_ms=0)
+
+
+@scene
+async def test_a_producer_asks_for_partitions_then_for_its_broker(bench):
+    producer = await bench.client.create_producer_async("t")
+    kinds = [each.type for each in bench.broker.commands]
+    assert kinds == [
+        TYPES.CONNECT, TYPES.PARTITIONED_METADATA, TYPES.LOOKUP, TYPES.PRODUCER,
+    ]  # fmt: skip
+    assert producer.name == "made-by-broker"
+
+
+@scene
+async def test_a_producer_has_properties_of_text_and_a_schema_that_is_one(bench):
+    for options, told in (
+        ({"properties": {"a": 1}}, "names and values are str"),
+        ({"schema": "json"}, "a schema is"),
+    ):
+        with pytest.raises(InvalidUse, match=told):
+            await bench.client.create_producer_async("t", **options)
+    assert bench.broker.commands == []
 
 
 @scene

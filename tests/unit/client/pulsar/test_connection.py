@@ -6,7 +6,14 @@ import pytest
 
 from kit.client.pulsar_consumer import TYPES, ConsumerBench, scene, until
 from penstock.client.pulsar.connection import KeepAlive, addresses_of
-from penstock.client.pulsar.errors import InvalidUse, NotPulsar, Refused, TimedOut, Unreachable
+from penstock.client.pulsar.errors import (
+    InvalidUse,
+    NotPulsar,
+    Refused,
+    TimedOut,
+    Unreachable,
+    WouldBlock,
+)
 from penstock.wire.pulsar.frames import NO_ID, ServerError
 
 
@@ -24,10 +31,24 @@ def test_addresses_of_a_service_url(url, found):
     assert addresses_of(url) == found
 
 
-@pytest.mark.parametrize("url", ["", "localhost:6650", "http://h", "pulsar://", "pulsar://h:x", 5])
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:6650", "http://h", "pulsar://", "pulsar://h:x", "pulsar://a b:1", None, 5],
+)
 def test_what_is_no_service_url_is_refused_with_an_example(url):
     with pytest.raises(InvalidUse, match="host:"):
         addresses_of(url)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_port_that_cannot_be_is_refused(port):
+    with pytest.raises(InvalidUse, match=r"1\.\.65535"):
+        addresses_of(f"pulsar://h:{port}")
+
+
+def test_a_topic_in_the_url_is_told_where_it_belongs():
+    with pytest.raises(InvalidUse, match="a topic is named when something is opened"):
+        addresses_of("pulsar://h:6650/orders")
 
 
 def test_tls_is_not_spoken_and_says_so():
@@ -98,6 +119,22 @@ async def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignore
 
 
 @scene
+async def test_what_the_socket_does_not_take_is_bounded(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(unsent_bytes_max=1_000)
+    consumer = await bench.subscribe()
+    connection = bench.broker.transports[-1].connection
+    connection.pause_writing()
+    connection.write(bytes(1_001))
+    with pytest.raises(WouldBlock, match=r"1001 bytes .* limits .* 1000 \(unsent_bytes_max\)"):
+        await consumer.last_message_id_async()
+    connection._out.clear()
+    connection._out_bytes = 0
+    connection.resume_writing()
+    assert await consumer.last_message_id_async()
+
+
+@scene
 async def test_a_request_ends_with_its_connection(bench):
     consumer = await bench.subscribe()
     bench.broker.held.add(TYPES.GET_LAST_MESSAGE_ID)
@@ -113,6 +150,26 @@ async def test_something_else_at_the_port_is_told_at_once(bench):
     bench.broker.told = lambda transport, command: transport.answer(b"AMQP\x00\x00\x09\x01")
     with pytest.raises(NotPulsar, match="6650"):
         await bench.subscribe()
+
+
+@pytest.mark.parametrize("other", ["HTTP", "AMQP"])
+def test_a_protocol_that_is_easily_told_is_named(other):
+    @scene
+    async def play(bench):
+        bench.broker.told = lambda transport, command: transport.answer(other.encode() + bytes(9))
+        with pytest.raises(NotPulsar, match=f"it speaks {other}; .*6650"):
+            await bench.subscribe()
+
+    play()
+
+
+@scene
+async def test_who_hangs_up_before_connected_may_be_something_else(bench):
+    bench.broker.told = lambda transport, command: transport.connection.connection_lost(None)
+    await bench.client.close_async()
+    bench.client = bench.make_client(operation_timeout_ms=1)
+    with pytest.raises((TimedOut, Unreachable), match=r"before it said CONNECTED.*6650"):
+        await asyncio.gather(bench.subscribe(), _time_passes(bench))
 
 
 @scene
@@ -148,8 +205,29 @@ async def test_an_absent_broker_is_waited_for_no_longer_than_an_operation_may_ta
     bench.client = bench.make_client(operation_timeout_ms=1)
     bench.broker.is_away = True
     bench.clock.advance(0)
-    with pytest.raises((TimedOut, Unreachable), match="nobody is there"):
+    with pytest.raises(TimedOut, match=r"1 ms: .*nobody is there; is a broker running there\?"):
         await asyncio.gather(bench.subscribe(), _time_passes(bench))
+
+
+@scene
+async def test_a_broker_that_comes_at_the_last_moment_of_an_operation_is_found(bench):
+    tried = []
+    real = bench.broker.connect
+
+    async def connect(connection, host, port):
+        tried.append(host)
+        if len(tried) == 1:
+            bench.clock.advance(59_999)
+            raise OSError("not yet")
+        await real(connection, host, port)
+
+    await bench.client.close_async()
+    bench.broker.connect = connect
+    bench.client = bench.make_client(
+        operation_timeout_ms=60_000, backoff_initial_ms=10_000, backoff_max_ms=10_000
+    )
+    assert (await bench.subscribe()).is_connected
+    assert len(tried) == 2
 
 
 async def _time_passes(bench):

@@ -4,7 +4,7 @@ import pytest
 
 from kit.client.pulsar_producer import SentEntry
 from penstock.client.pulsar.compression import Compression
-from penstock.client.pulsar.encoding import Content, Encoder, Extras, content_of
+from penstock.client.pulsar.encoding import Content, Extras, SendEncoder, content_of
 from penstock.client.pulsar.errors import InvalidUse
 from penstock.client.pulsar.message import Message
 from penstock.wire.pulsar.facts import inflate
@@ -13,7 +13,7 @@ from penstock.wire.pulsar.runs import RunReader
 
 
 def encoder(compression=Compression.NONE, *, max_message_size=1 << 20, chunk_bytes_max=-1):
-    found = Encoder(4, compression)
+    found = SendEncoder(4, compression)
     found.name = "me"
     found.max_message_size = max_message_size
     found.chunk_bytes_max = chunk_bytes_max

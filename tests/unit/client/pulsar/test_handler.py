@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kit.client.pulsar_consumer import scene, until
+from kit.client.pulsar_consumer import TYPES, scene, until
 from penstock.client.pulsar.errors import Refused, StateError, TimedOut, Unreachable
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.topics import parse_topic
@@ -125,6 +125,38 @@ async def test_closed_while_it_connects_it_says_so_and_leaves_nothing(bench):
     thing.gate.set_result(None)
     await until(lambda: thing.forgets == 1)
     assert bench.broker.transports[-1].is_closed
+
+
+@scene
+async def test_closed_while_it_looks_for_its_broker_it_is_never_opened(bench):
+    thing = Thing(bench)
+    bench.broker.held.add(TYPES.LOOKUP)
+    task = asyncio.ensure_future(thing.handler.open())
+    await until(lambda: bench.broker.waiting)
+    thing.handler.begin_close()
+    thing.handler.closed()
+    with pytest.raises(StateError, match="closed while"):
+        await task
+    bench.broker.release(TYPES.LOOKUP)
+    await bench.settle(30)
+    assert thing.opens == 0
+
+
+@scene
+async def test_a_connection_that_breaks_with_the_answer_is_no_success(bench):
+    thing = Thing(bench)
+    opened = thing.opened
+
+    async def broken_once(connection):
+        await opened(connection)
+        if thing.opens == 1:
+            connection.close("broken")
+
+    thing.opened = broken_once
+    await thing.handler.open()
+    assert (thing.opens, thing.forgets) == (2, 1)
+    assert not thing.handler.ready_connection.is_closed
+    thing.handler.closed()
 
 
 @scene

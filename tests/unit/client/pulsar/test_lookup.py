@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kit.client.pulsar_consumer import TYPES, scene
+from kit.client.pulsar_consumer import TYPES, scene, until
 from penstock.client.pulsar import lookup
 from penstock.client.pulsar.errors import Refused
 from penstock.client.pulsar.topics import parse_topic
@@ -91,8 +91,24 @@ async def test_equal_questions_at_the_same_time_are_one_and_later_ones_are_new(b
 
 
 @scene
+async def test_no_more_questions_are_under_way_than_allowed(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(concurrent_lookups_max=2)
+    bench.broker.held.add(TYPES.PARTITIONED_METADATA)
+    asked = [
+        asyncio.ensure_future(bench.client._cluster.partitions(parse_topic(f"t{number}")))
+        for number in range(3)
+    ]
+    await until(lambda: len(bench.broker.waiting) == 2)
+    await bench.settle()
+    assert len(bench.broker.all(TYPES.PARTITIONED_METADATA)) == 2
+    bench.broker.release(TYPES.PARTITIONED_METADATA)
+    assert await asyncio.gather(*asked) == [0, 0, 0]
+
+
+@scene
 async def test_a_partition_has_no_partitions_and_nobody_is_asked(bench):
-    assert await bench.client._cluster.partitions(TOPIC.partition_at(3)) == 0
+    assert await bench.client._cluster.partitions(TOPIC.of_partition(3)) == 0
     assert bench.broker.commands == []
 
 

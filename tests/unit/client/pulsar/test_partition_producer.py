@@ -184,6 +184,14 @@ async def test_what_has_no_receipt_goes_out_again_in_order_with_its_numbers(benc
 
 
 @scene
+async def test_a_try_to_come_back_is_made_just_before_sends_time_out(bench):
+    producer = await bench.partition(send_timeout_ms=5_000)
+    assert producer.handler._backoff._stop_ms == 4_900
+    producer = await bench.partition(send_timeout_ms=0)
+    assert producer.handler._backoff._stop_ms == 0
+
+
+@scene
 async def test_a_batch_goes_out_again_as_the_same_bytes(bench):
     producer = await bench.partition(limits=LIMITS)
     producer.begin(bench.sends(b"a", b"b", b"c"))

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from kit.client.pulsar_producer import HeardSend
+from penstock.client.callbacks import CallbackThread, result_of, settle_future
 from penstock.client.loop import Relay
 from penstock.client.pulsar.encoding import Content, Pieces
 from penstock.client.pulsar.errors import ClientError, StateError, TimedOut, WouldBlock
@@ -14,12 +15,10 @@ from penstock.client.pulsar.pending import (
     AwaitedSend,
     BlockedSend,
     CallbackSend,
-    CallbackThread,
-    Entry,
-    PendingEntries,
+    PendingEntry,
     ReceiptOutOfOrder,
     SendRoom,
-    settle_future,
+    UnconfirmedEntries,
     too_late,
 )
 from penstock.testing.clock import ManualClock
@@ -32,14 +31,16 @@ def send(size=1, deadline_ms=10_000):
 def entry(sequence_id, sends=None, deadline_ms=100, **fields):
     sends = [send()] if sends is None else sends
     last = sequence_id + max(len(sends) - 1, 0)
-    return Entry(sequence_id, last, Pieces(b"head", b"body"), sends, 0, deadline_ms, **fields)
+    return PendingEntry(
+        sequence_id, last, Pieces(b"head", b"body"), sends, 0, deadline_ms, **fields
+    )
 
 
 # ---- entries ------------------------------------------------------------------------------------
 
 
 def test_receipts_in_order_end_the_oldest():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     entries = [entry(number) for number in range(3)]
     for each in entries:
         pending.add(each)
@@ -52,7 +53,7 @@ def test_receipts_in_order_end_the_oldest():
 
 
 def test_a_receipt_that_nobody_waits_for_is_nothing():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     assert pending.confirmed(5, is_duplicate=False) is None
     pending.add(entry(7))
     assert pending.confirmed(5, is_duplicate=False) is None
@@ -60,7 +61,7 @@ def test_a_receipt_that_nobody_waits_for_is_nothing():
 
 
 def test_the_receipt_of_a_duplicate_may_overtake_others():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     first, second = entry(0), entry(1)
     pending.add(first)
     pending.add(second)
@@ -69,7 +70,7 @@ def test_the_receipt_of_a_duplicate_may_overtake_others():
 
 
 def test_any_other_receipt_that_is_early_means_that_one_was_lost():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     pending.add(entry(0))
     pending.add(entry(1))
     with pytest.raises(ReceiptOutOfOrder, match="confirmed 1 before 0"):
@@ -78,7 +79,7 @@ def test_any_other_receipt_that_is_early_means_that_one_was_lost():
 
 
 def test_equal_ids_end_one_after_the_other():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     first, second = entry(3), entry(3)
     pending.add(first)
     pending.add(second)
@@ -87,7 +88,7 @@ def test_equal_ids_end_one_after_the_other():
 
 
 def test_only_those_whose_time_is_up_expire():
-    pending = PendingEntries()
+    pending = UnconfirmedEntries()
     old, young = entry(0, deadline_ms=5), entry(1, deadline_ms=6)
     pending.add(old)
     pending.add(young)
@@ -244,11 +245,11 @@ def test_a_blocked_thread_gets_the_id_or_the_error():
     lock.acquire()
     blocked = BlockedSend(Content(b""), 0, 0, lock=lock)
     blocked.done(MessageId(1, 2))
-    assert blocked.result(1000) == MessageId(1, 2)
+    assert result_of(blocked, 1000) == MessageId(1, 2)
     blocked.outcome = StateError("closed")
     lock.release()
     with pytest.raises(StateError, match="closed"):
-        blocked.result(0)
+        result_of(blocked, None)
 
 
 def test_a_future_gets_the_id_or_the_error_and_a_cancelled_one_nothing():
@@ -279,26 +280,20 @@ def test_a_future_of_another_loop_is_settled_there():
     asyncio.run(scene())
 
 
-def test_callbacks_run_in_order_on_their_thread_after_their_room_was_given_back(caplog):
-    heard, given = [], []
-    calls = []
-    thread = CallbackThread("t", given.append, calls.append)
-    thread.start()
+def test_a_send_with_a_callback_goes_to_its_thread_and_errors_stay_inside(caplog):
+    ended, heard = [], []
+    thread = CallbackThread("t", print, print)
+    thread.put = ended.append
 
     def fails(outcome):
-        heard.append((outcome, thread.is_current))
+        heard.append(outcome)
         raise RuntimeError("the user's")
 
-    for number in range(2):
-        each = CallbackSend(Content(b""), 0, 0, keeps_room=True, on_done=fails, thread=thread)
-        each.done(MessageId(1, number))
-    assert len(calls) == 1
-    calls[0]()
-    thread.stop(5000)
-    assert heard == [(MessageId(1, 0), True), (MessageId(1, 1), True)]
-    assert [len(each) for each in given] == [2]
+    each = CallbackSend(Content(b""), 0, 0, keeps_room=True, on_done=fails, thread=thread)
+    each.call()
+    assert heard == [], "it has not ended"
+    each.done(MessageId(1, 2))
+    assert ended == [each]
+    each.call()
+    assert heard == [MessageId(1, 2)]
     assert "send callback failed" in caplog.text
-
-
-def test_a_thread_for_callbacks_that_never_began_is_stopped_at_once():
-    CallbackThread("t", print, print).stop(1)

@@ -267,6 +267,19 @@ def test_send_on_the_clients_own_thread_would_wait_for_itself(scene):
         client_loop().run(main())
 
 
+def test_send_async_without_an_event_loop_says_what_to_use(scene):
+    bench = scene()
+    with pytest.raises(StateError, match=r"event loop; use send\(\) or send_callback"):
+        bench.producer.send_async(b"x")
+
+
+@pytest.mark.parametrize(("field", "told"), [("keys", "did you mean 'key'"), ("zzz", "known are")])
+def test_a_field_that_no_message_has_is_told_with_the_nearest(scene, field, told):
+    bench = scene()
+    with pytest.raises(InvalidUse, match=f"'{field}' is no field of a message; {told}"):
+        bench.producer.send(b"x", **{field: "a"})
+
+
 def test_statistics_show_what_it_did_and_why_it_waits(scene):
     bench = scene(producer_name="me")
     bench.producer.send_callback(b"x")
@@ -290,8 +303,8 @@ def test_statistics_show_what_it_did_and_why_it_waits(scene):
         ({"producer_name": " "}, "producer_name is blank"),
         ({"max_pending_messages": 0}, "at least 1"),
         ({"batching_max_bytes": -1}, "at least 1"),
-        ({"compression": "zlib"}, "option compression is a Compression"),
-        ({"send_timeout_ms": 1.5}, "option send_timeout_ms is a int"),
+        ({"compression": "zlib"}, "option compression is Compression.NONE or .*Compression.ZLIB"),
+        ({"send_timeout_ms": 1.5}, "option send_timeout_ms is an int"),
         ({"send_timeout": 1}, "did you mean 'send_timeout_ms'"),
     ],
 )

@@ -7,7 +7,7 @@ from penstock.client.pulsar.message import Message
 from penstock.client.pulsar.routing import (
     BatchLimits,
     Hashing,
-    Router,
+    PartitionRouter,
     Routing,
     chosen_by,
     java_string_hash,
@@ -65,38 +65,38 @@ def test_boosts_hash_is_that_of_the_cpp_client(key, partition):
 
 
 def test_a_key_always_has_the_same_partition():
-    router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=None, first=0)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=None, first=0)
     found = {router.choose("key1", 1, 5, 0) for _ in range(10)}
     assert found == {3288498 % 5}
 
 
 def test_without_batches_every_message_goes_to_the_next_partition():
-    router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=None, first=0)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=None, first=0)
     assert [router.choose(None, 1, 3, 0) for _ in range(6)] == [1, 2, 0, 1, 2, 0]
 
 
 def test_with_batches_the_partition_changes_when_a_batch_is_full():
     limits = BatchLimits(2, 100, 10)
-    router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
     assert [router.choose(None, 1, 3, 0) for _ in range(6)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_with_batches_bytes_and_time_change_it_too():
     limits = BatchLimits(100, 100, 10)
-    router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
     assert [router.choose(None, 60, 3, 0) for _ in range(3)] == [0, 1, 2]
-    router = Router(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.JAVA_STRING, limits=limits, first=0)
     assert [router.choose(None, 1, 3, at_ms) for at_ms in (0, 5, 11, 30)] == [0, 0, 1, 2]
 
 
 def test_single_stays_with_one_partition_but_keys_have_their_own():
-    router = Router(Routing.SINGLE, Hashing.JAVA_STRING, limits=None, first=7)
+    router = PartitionRouter(Routing.SINGLE, Hashing.JAVA_STRING, limits=None, first=7)
     assert {router.choose(None, 1, 5, 0) for _ in range(4)} == {2}
     assert router.choose("a", 1, 5, 0) == 97 % 5
 
 
 def test_one_partition_is_the_only_choice():
-    router = Router(Routing.ROUND_ROBIN, Hashing.MURMUR3, limits=None)
+    router = PartitionRouter(Routing.ROUND_ROBIN, Hashing.MURMUR3, limits=None)
     assert router.choose("key", 1, 1, 0) == 0
 
 

@@ -15,6 +15,8 @@ from penstock.wire.pulsar import protocol_pb2 as pb
 class FakeConsumer:
     """What a table view asks of a consumer."""
 
+    what = "consumer"
+
     def __init__(self, **ends):
         self.ends = ends
         self.acked = []

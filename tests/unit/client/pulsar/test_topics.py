@@ -28,8 +28,8 @@ def test_what_is_no_name_is_refused(text):
 def test_the_index_of_a_partition_comes_from_its_name():
     topic = parse_topic("orders")
     assert topic.partition == -1
-    assert topic.partition_at(12).partition == 12
-    assert topic.partition_at(12).whole == topic
+    assert topic.of_partition(12).partition == 12
+    assert topic.of_partition(12).whole == topic
     assert parse_topic("orders-partition-x").partition == -1
 
 

@@ -17,7 +17,11 @@ QUERY = {"name": "orders-rows", "messages_per_s": 160.0, "lag_messages": 3000, "
 
 def flow(kind="none", name="", sentence="Nothing is held back.", stages=(RUNNING,)):
     return {
-        "diagnosis": {"kind": kind, "name": name, "sentence": sentence},
+        "answer": {
+            "severity": "ok" if kind == "none" else "holding",
+            "culprit": {"kind": kind, "id": f"{kind}/{name}", "name": name},
+            "sentence": sentence,
+        },
         "stages": list(stages),
     }
 
@@ -39,7 +43,7 @@ class Broker:
 
 @pytest.fixture
 def clients():
-    shop = SimpleNamespace(confirmed=set(range(7)), refused=3, outstanding=2)
+    shop = SimpleNamespace(confirmed=set(range(7)), refused=3, outstanding=2, last_reason="")
     billing = SimpleNamespace(numbers=[1, 2], held=[], fullest=4)
     job = SimpleNamespace(state="running", batches=[Batch("rows", 5, 320, 2100)])
     return shop, billing, job
@@ -70,12 +74,9 @@ def test_the_brokers_sentence_is_shown_and_is_news_once_in_an_act(clients):
     assert board.is_news
 
 
-def test_what_waits_for_a_moment_in_a_subscription_is_no_bottleneck_unless_it_is_held(clients):
-    broker = Broker(flow("subscription", "billing", "10 messages are ready"))
-    board = seen(broker, clients)
-    assert board.sentence == NOBODY
+def test_queues_that_a_threshold_of_billing_holds_are_counted(clients):
     clients[1].held = [SimpleNamespace(threshold=SimpleNamespace(value="messages"))]
-    assert board.sentence == "10 messages are ready"
+    board = seen(Broker(flow()), clients)
     assert "1 queues held by messages > 100" in "\n".join(board.lines())
 
 
@@ -188,15 +189,83 @@ def test_rates_are_those_since_the_last_look(monkeypatch):
     assert rates.of("orders", 150) == 25
 
 
-def test_who_is_named_is_counted_from_the_moment_that_it_is_watched(clients):
-    answer = {"severity": "holding", "culprit": {"id": "log"}}
-    board = seen(Broker({**flow("log", "log"), "answer": answer}), clients)
-    assert board.blamed == "log"
+@pytest.fixture
+def watched(clients, monkeypatch):
+    """A board that looks at given seconds, and is told who is to blame then."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(view, "time", clock)
+    broker = Broker(flow())
+    board = Board(broker, *clients)
+
+    def look(at, *found):
+        severity = "behind" if found else "ok"
+        findings = [
+            {"severity": severity, "culprit": {"id": each}, "sentence": ""} for each in found
+        ]
+        page = broker.pages["/api/flow"]
+        page["findings"], page["answer"] = findings, [*findings, {"severity": "ok"}][0]
+        clock.now = at
+        board.look()
+
+    def over(at):
+        clock.now = at
+        board.over()
+
+    look(-1.0, "log")
+    clock.now = 0.0
     board.watch()
-    assert board.named("log") == (False, "nobody was")
-    board.look()
-    board.look()
-    assert board.named("log") == (True, "log in 2 looks")
-    assert board.named("client/") == (False, "log in 2 looks")
-    assert board.named("log", most="log")[0]
-    assert not board.named("log", most="query/orders")[0]
+    return SimpleNamespace(board=board, look=look, over=over, shop=clients[0])
+
+
+def test_who_is_named_from_the_promised_time_to_the_end_is_right(watched):
+    watched.look(1)
+    for at in (2, 3, 4):
+        watched.look(at, "log", "query/b")
+    watched.over(5)
+    watched.look(6, "log")
+    watched.look(7)
+    assert watched.board.named("log", 2) == (True, "log from 2.0 s on, in 4 looks")
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        ([(1, "log"), (2,), (3, "log")], "nobody after 2.0 s"),
+        ([(1, "log"), (2, "query/a", "log"), (3, "log")], "query/a after 2.0 s"),
+        ([(1, "query/a"), (2, "log")], "query/a after 1.0 s"),
+        ([(2, "log"), (3, "query/a")], "query/a after 3.0 s"),
+        ([(2, "log"), (6, "query/a")], "query/a after 6.0 s"),
+        ([(1, "log")], "nobody looked in time"),
+        ([], "nobody looked in time"),
+    ],
+)
+def test_a_look_that_misses_it_or_names_another_one_is_told(watched, looks, said):
+    for at, *found in looks:
+        if at > 5:
+            watched.over(5)
+        watched.look(at, *found)
+    assert watched.board.named("log", 2) == (False, said)
+
+
+@pytest.mark.parametrize(
+    ("told", "beside", "is_right"),
+    [
+        ("broker busy, period in queue: 201ms", ["client/c"], True),
+        ("broker busy, period in queue: 201ms", [], False),
+        ("Spark query 'orders' is behind", ["client/c"], False),
+    ],
+)
+def test_the_disk_may_be_named_first_when_the_shop_was_told_so(watched, told, beside, is_right):
+    watched.look(1, "client/c")
+    watched.shop.refused, watched.shop.last_reason = 4, told
+    watched.look(2, "log", *beside)
+    watched.look(3, "client/c")
+    assert watched.board.named("client/", 1)[0] is is_right
+
+
+@pytest.mark.parametrize(("beside", "is_right"), [(["client/c"], True), ([], False)])
+def test_others_may_be_named_first_when_the_cpus_are_taken(watched, beside, is_right):
+    watched.look(1, "client/c")
+    watched.look(2, "query/a", *beside, "host")
+    watched.look(3, "client/c")
+    assert watched.board.named("client/", 1)[0] is is_right

@@ -7,6 +7,7 @@ import pytest
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.host import Start, SubscriptionOptions
+from penstock.engine.publish import PublishPipeline
 from penstock.engine.topic import DirectRoute, FanoutRoute, Hold, Overflow, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.reason import Reason
@@ -253,6 +254,90 @@ def test_an_alarm_with_a_time_limit_refuses_what_it_held_too_long():
     assert bench.outlet.refusals == []
     bench.advance(1)
     assert bench.refusal_kinds == [RefusalKind.DISK_ALARM]
+
+
+def held_by_an_alarm(bench, count):
+    """So many channels with a publish each that the disk alarm holds, one each millisecond."""
+    topic, channels = bench.topic(), []
+    bench.engine.set_alarm("disk", 0)
+    for number in range(count):
+        channels.append(bench.channel())
+        bench.publish(channels[-1], topic, b"%d" % number)
+        bench.advance(1)
+    return topic, channels
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """How often a channel was looked at in a turn."""
+    looks, run_channel = [], PublishPipeline._run_channel
+
+    def counted(self, channel, *rest):
+        looks.append(channel)
+        return run_channel(self, channel, *rest)
+
+    monkeypatch.setattr(PublishPipeline, "_run_channel", counted)
+    return looks
+
+
+def test_turns_do_not_look_at_channels_that_an_alarm_holds(bench, looked_at):
+    topic, channels = held_by_an_alarm(bench, 50)
+    looked_at.clear()
+    for _ in range(10):
+        bench.engine.turn()
+    assert looked_at == []
+    bench.publish(channels[7], topic, b"more")
+    bench.settle()
+    assert set(looked_at) == {channels[7]}
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    bodies = bench.bodies(topic)
+    assert set(bodies) == {*[b"%d" % number for number in range(50)], b"more"}
+    assert bodies.index(b"7") < bodies.index(b"more")
+
+
+def test_each_is_refused_in_its_own_time_and_the_others_are_left_alone(looked_at):
+    bench = flow_bench(alarm_hold_ms_max=500)
+    _, channels = held_by_an_alarm(bench, 100)
+    assert bench.engine.next_deadline_ms() <= bench.clock.monotonic_ms() + 400
+    bench.advance(399)
+    assert bench.outlet.refusals == []
+    looked_at.clear()
+    for refused in range(1, 11):
+        bench.advance(1)
+        assert len(bench.outlet.refusals) == refused
+    assert set(looked_at) == set(channels[:10])
+
+
+def test_another_alarm_in_its_place_holds_them_and_is_named(bench):
+    _, channels = held_by_an_alarm(bench, 2)
+    bench.engine.set_alarm("memory", 1 << 50)
+    bench.settle()
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert {each.hold.reason for each in channels} == {Reason.MEMORY}
+
+
+@pytest.mark.parametrize("is_polite", [True, False])
+def test_what_an_alarm_holds_of_a_channel_that_ends_is_as_for_any_hold(bench, is_polite):
+    topic, channels = held_by_an_alarm(bench, 2)
+    channels[0].close() if is_polite else channels[0].abort()
+    bench.settle()
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert set(bench.bodies(topic)) == ({b"0", b"1"} if is_polite else {b"1"})
+
+
+def test_a_sync_that_fails_refuses_also_what_an_alarm_holds(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"a")
+    bench.turns()
+    bench.engine.set_alarm("disk", 0)
+    bench.publish(bench.channel(), topic, b"b")
+    bench.turns()
+    bench.storage.plan.fail_next("sync", FaultKind.EIO)
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.SYNC_FAILED] * 2
 
 
 # The end of a channel whose publishes are held.

@@ -368,6 +368,16 @@ def test_giving_a_subscription_back_gives_all_its_queries_back(bench):
     assert not bench.engine.queries.registry.queries
 
 
+def test_one_of_the_queries_on_a_subscription_may_be_given_back_alone(bench):
+    bench.topic()
+    bench.poll(0, checkpoint=SLOW)
+    bench.poll(0, checkpoint=FAST)
+    request = ReleaseRequest(subscription="etl", checkpoint=SLOW, is_final=True)
+    bench.engine.queries.handle(request, bench)
+    (left,) = bench.engine.queries.registry.queries.values()
+    assert left.checkpoint == FAST
+
+
 # ---- many of them -------------------------------------------------------------------------------
 # What a look costs in one turn does not grow with the number of queries and topics.
 

@@ -33,6 +33,7 @@ from penstock.model.queries import (
     LeaseResponse,
     LocateRequest,
     PollRequest,
+    ReportRequest,
     ResolveRequest,
 )
 from penstock.model.spark_batch import BatchProgress
@@ -302,6 +303,62 @@ def test_a_query_at_its_users_own_limit_is_known_by_the_rows_of_its_batch(bench,
     assert bench.query().own_rows_max == 0, "what earlier batches have taught is not its user's"
     bench.poll(rows_max=100, own_rows_max=100)
     assert bench.query().own_rows_max == 0
+
+
+def told(bench, state, text="", **changes):
+    request = ReportRequest(
+        subscription="etl", progress=BatchProgress(**changes), state=state, text=text
+    )
+    bench.engine.queries.handle(request, Asker())
+
+
+def test_why_a_query_failed_is_known_until_a_batch_of_it_is_done(bench, orders):
+    fill(bench, orders, 5)
+    bench.poll(checkpoint="c")
+    told(bench, "failed", "ValueError: no", checkpoint="c")
+    # Its source goes down with it and says so; its next start does the batch before it polls.
+    told(bench, "stopped", checkpoint="c")
+    assert (bench.query().state, bench.query().failure) == ("failed", "ValueError: no")
+    told(bench, "running", checkpoint="c", rows=5, read_ms=3)
+    assert (bench.query().state, bench.query().failure) == ("running", "ValueError: no")
+    told(bench, "running", checkpoint="c", rows=5, batch_ms=300)
+    assert bench.query().failure == ""
+    told(bench, "failed", "ValueError: no", checkpoint="c")
+    bench.poll(checkpoint="c", report=BatchProgress(rows=5, batch_ms=300))
+    assert bench.query().failure == ""
+
+
+def test_a_failure_that_names_no_checkpoint_is_of_the_query_that_was_heard_last(bench, orders):
+    bench.poll(checkpoint="old")
+    bench.advance(10)
+    bench.poll(checkpoint="new")
+    told(bench, "failed", "ValueError: no", query_id="of-spark")
+    failures = {
+        each.checkpoint: each.failure for each in bench.engine.queries.registry.queries.values()
+    }
+    assert failures == {"old": "", "new": "ValueError: no"}
+    bench.poll(checkpoint="old", report=BatchProgress(rows=5, batch_ms=300))
+    told(bench, "failed", "again", query_id="of-spark")
+    assert bench.query().failure == "", "Spark's id says which of them it is"
+    told(bench, "running", query_id="of-spark")
+    told(bench, "running", query_id="never-heard-of")
+    states = [each.state for each in bench.engine.queries.registry.queries.values()]
+    assert states == ["idle", "running"]
+
+
+def test_the_flow_map_tells_a_query_that_failed_from_one_that_is_silent(bench, orders):
+    fill(bench, orders, 5)
+
+    def seen():
+        views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
+        (found,) = (each.query for each in views if each.query is not None)
+        return found.is_stopped, found.failure, found.silent_ms
+
+    bench.poll()
+    bench.advance(2000)
+    assert seen() == (False, "", 2000)
+    told(bench, "failed", "ValueError: no")
+    assert seen() == (True, "ValueError: no", 0)
 
 
 def span_of(queue, start, end):

@@ -24,7 +24,15 @@ class Chain:
 
 
 def room(found=(), **limits):
-    made = StageRoom(SparkSettings(**limits), Chain(), dict(found), remove=lambda path: None)
+    removed = []
+    made = StageRoom(
+        SparkSettings(**limits),
+        Chain(),
+        dict(found),
+        remove=lambda path: None,
+        remove_puts=lambda path, names: removed.extend(names),
+    )
+    made.removed = removed
     return made, made._chain
 
 
@@ -47,7 +55,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=40))
 def test_bytes_and_puts_add_up_whatever_happens(steps):
-    made, _ = room({"stage/s/q/0": 50, "stage/s/q/not-a-batch": 9})
+    made, _ = room({"stage/s/q/0": {"0.a": 30, "7.z": 20}, "stage/s/q/not-a-batch": {"0.a": 9}})
     assert made.size_bytes == 50
     for what, number, *more in steps:
         path = batch_path("s", "q", number)
@@ -74,6 +82,39 @@ def test_a_batch_that_would_be_too_large_for_itself_is_refused():
         made.check_batch(asked(41))
     assert refused.value.kind == TOO_LARGE
     made.check_batch(asked(40))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_batch_that_is_done_again_replaces_what_was_put_before(is_restarted):
+    """Spark was killed between the puts and the commit: both times together are above the bound."""
+    path = batch_path("s", "q", 0)
+    lost = {f"{task}.lost": 30 for task in range(3)}
+    made, _ = room({path: lost} if is_restarted else (), stage_batch_bytes_max=100)
+    for name in () if is_restarted else lost:
+        put(made, name)
+    for task in range(3):
+        put(made, f"{task}.again")
+    assert made.removed == [*lost]
+    assert sorted(made.batches[path].puts) == [f"{task}.again" for task in range(3)]
+    assert made.size_bytes == 90
+    with pytest.raises(QueryRefused, match="maxRowsPerTrigger"):
+        put(made, "3.again")
+
+
+def test_a_put_under_way_is_not_replaced_by_another_of_its_task():
+    made, _ = room(stage_batch_bytes_max=100)
+    made.charge(asked(60, name="0.slow"), "writer")
+    with pytest.raises(QueryRefused, match="maxRowsPerTrigger"):
+        put(made, "0.fast", 60)
+    assert made.removed == []
+
+
+def put(made, name, size=30):
+    """A put from its first word to its last."""
+    request = asked(size, name=name)
+    made.check_batch(request)
+    made.charge(request, "writer")
+    made.ended(batch_path("s", "q", 0), name, size)
 
 
 def test_of_batches_that_fill_the_room_one_goes_on_and_the_next_when_it_stands_still():

@@ -17,6 +17,7 @@ from penstock.model.queries import (
     CommitBatchResponse,
     LeaseRequest,
     PollRequest,
+    ResolveRequest,
     SinkStateRequest,
     StageDoneRequest,
     StageRoomRequest,
@@ -377,6 +378,30 @@ def test_a_topic_that_is_deleted_before_the_commit_fails_it(bench, orders):
     assert (answer.kind, "is gone" in str(answer)) == (NO_TOPIC, True)
 
 
+def test_who_asks_for_a_sink_hears_of_a_commit_that_is_on_its_way(bench, orders):
+    stage = bench.put(orders, [b"a"])
+    asked = SinkStateRequest(sink="out", query="q")
+    asker = Asker()
+    bench.ask(CommitBatchRequest(sink="out", query="q", batch=0, stages=[stage], wait_ms=9), asker)
+    assert (bench.ask(asked).batch, bench.ask(asked).is_committing) == (-1, True)
+    bench.settle()
+    assert (bench.ask(asked).batch, bench.ask(asked).is_committing) == (0, False)
+
+
+def test_a_batch_that_spark_was_killed_behind_is_written_again_within_its_bound():
+    bench = bench_of(stage_batch_bytes_max=400)
+    orders = bench.topic()
+    bench.settle()
+    for task in range(2):
+        bench.put(orders, [b"x"], name=f"{task}.lost")
+    size = bench.engine.staged.size_bytes
+    assert 200 < size <= 400
+    again = [bench.put(orders, [b"x"], name=f"{task}.again") for task in range(2)]
+    assert bench.engine.staged.size_bytes == size
+    assert bench.commit(0, *again).rows == 2
+    assert bench.staged() == []
+
+
 def test_a_topic_that_is_deleted_during_the_copy_fails_the_commit(bench, orders):
     other = bench.topic("other")
     stages = [bench.put(orders, [b"a"], name="0.a"), bench.put(other, [b"b"], name="0.b")]
@@ -639,9 +664,12 @@ def test_a_topic_that_is_missing_is_refused_when_none_are_made(bench):
     bench = bench_of(is_auto_creating=False)
     bench.topic("orders")
     room = StageRoomRequest(sink="out", query="q", batch=0, name="0.a", topics=["order"])
-    with pytest.raises(QueryRefused, match="did you mean 'orders'") as caught:
+    with pytest.raises(
+        QueryRefused, match=r"did you mean 'orders'.* topics create order`"
+    ) as caught:
         bench.ask(room)
     assert caught.value.kind == NO_TOPIC
+    assert not bench.ask(ResolveRequest(topics=[])).is_auto_creating
 
 
 def test_rows_for_a_topic_that_keeps_nothing_are_refused(bench):

@@ -10,7 +10,8 @@ from penstock.engine.subscription import settle
 from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
-from penstock.flow.diagnosis import UndoneView, diagnose
+from penstock.flow.diagnosis import diagnose
+from penstock.flow.views import UndoneView
 from penstock.model.settlement import Cause
 
 MANY = 3 * REJECTS_PER_TURN + 7

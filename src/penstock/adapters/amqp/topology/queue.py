@@ -48,7 +48,7 @@ QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 
 
-class Client(Protocol):
+class QueueUser(Protocol):
     """Who asks; exclusive queues belong to a connection."""
 
     @property
@@ -208,7 +208,7 @@ class AmqpQueue:
         """Somebody declared it or got from it: ``x-expires`` counts from now."""
         self.topic.touch(self._context.clock.monotonic_ms())
 
-    def check_access(self, client: Client) -> None:
+    def check_access(self, client: QueueUser) -> None:
         """405 when it is another connection's."""
         if self.owner is not None and self.owner != client.connection_id:
             raise self.locked()

@@ -26,8 +26,8 @@ from penstock.adapters.amqp.topology.queue import (
     QUORUM,
     SUBSCRIPTION,
     AmqpQueue,
-    Client,
     QueueArguments,
+    QueueUser,
     no_queue,
     read_arguments,
     resource_of,
@@ -113,7 +113,7 @@ class QueueRegistry:
         found = self._queues.get(topic.name.name)
         return found if found is not None and found.topic is topic else None
 
-    def find(self, name: str, client: Client) -> AmqpQueue:
+    def find(self, name: str, client: QueueUser) -> AmqpQueue:
         """The same for a client; raises 404, or 405 when it is another connection's."""
         found = self.get(name)
         if found is None:
@@ -161,7 +161,7 @@ class QueueRegistry:
 
     # Making.
 
-    def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
+    def declare(self, wanted: Declaration, client: QueueUser) -> AmqpQueue:
         """The queue, made now or there already and equivalent; raises 403, 405 or 406."""
         churn = self._context.churn
         churn["queue_declared"] += 1

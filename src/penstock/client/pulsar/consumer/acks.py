@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.client.pulsar.message import MessageId
+from penstock.client.pulsar.message import EntryId, MessageId
 from penstock.wire.pulsar.frames import NO_ID
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, CommandAck, MessageIdData
 
@@ -28,20 +28,18 @@ PENDING_MAX: Final = 1_000_000
 IDS_PER_COMMAND: Final = 1_000
 WORD_BITS: Final = 64
 
-Entry = tuple[int, int]
-
 
 class AckGroup:
     """What a consumer of one partition acked, and the broker has not heard yet."""
 
     def __init__(self, *, has_batch_index_acks: bool) -> None:
         self._has_index_acks = has_batch_index_acks
-        self._left: dict[Entry, int] = {}
+        self._left: dict[EntryId, int] = {}
         """Of batches in pieces: bits of the messages that are not acked."""
-        self._sizes: dict[Entry, int] = {}
-        self._entries: dict[Entry, None] = {}
+        self._sizes: dict[EntryId, int] = {}
+        self._entries: dict[EntryId, None] = {}
         """Whole entries to be acked, in the order of their acks."""
-        self._pieces: dict[Entry, None] = {}
+        self._pieces: dict[EntryId, None] = {}
         """Batches of which the broker is to hear what is left."""
         self._cumulative: MessageId | None = None
         self._is_cumulative_due = False
@@ -56,8 +54,8 @@ class AckGroup:
         """Up to where everything was acked, as far as the application said."""
         return self._cumulative
 
-    def add(self, message_id: MessageId) -> bool:
-        """Ack one message; True when its entry is done with."""
+    def add(self, message_id: MessageId, bits: int = 0) -> bool:
+        """Ack one message, or those of its batch with a bit; True when its entry is done with."""
         entry = message_id.entry
         if message_id.batch_index < 0 or message_id.batch_size <= 1:
             self._add_entry(entry)
@@ -65,7 +63,7 @@ class AckGroup:
         left = self._left.get(entry)
         if left is None:
             left = (1 << message_id.batch_size) - 1
-        left &= ~(1 << message_id.batch_index)
+        left &= ~(bits or 1 << message_id.batch_index)
         if not left:
             self._add_entry(entry)
             return True
@@ -77,7 +75,7 @@ class AckGroup:
             self._pieces[entry] = None
         return False
 
-    def add_entries(self, entries: Iterable[Entry]) -> None:
+    def add_entries(self, entries: Iterable[EntryId]) -> None:
         """Ack whole entries: chunks of a message, batches nobody can read."""
         for entry in entries:
             self._add_entry(entry)
@@ -101,7 +99,7 @@ class AckGroup:
             if not self._left[last]:
                 self._forget(last)
 
-    def arrived(self, entry: Entry, size: int, ack_set: Iterable[int]) -> int:
+    def arrived(self, entry: EntryId, size: int, ack_set: Iterable[int]) -> int:
         """A batch came: bits of its messages that are to be handed out."""
         left = (1 << size) - 1
         bits = bits_of(ack_set)
@@ -110,7 +108,7 @@ class AckGroup:
         known = self._left.get(entry)
         return left if known is None else left & known
 
-    def is_acked(self, entry: Entry, batch_index: int = -1) -> bool:
+    def is_acked(self, entry: EntryId, batch_index: int = -1) -> bool:
         """Whether it was acked already, so that it need not be handed out again."""
         if entry in self._entries:
             return True
@@ -174,7 +172,7 @@ class AckGroup:
         before = message_id.ledger_id, message_id.entry_id - 1
         return entry_id(before) if message_id.entry_id > 0 else None
 
-    def _add_entry(self, entry: Entry) -> None:
+    def _add_entry(self, entry: EntryId) -> None:
         self._forget(entry)
         self._pieces.pop(entry, None)
         if len(self._entries) >= PENDING_MAX:
@@ -182,7 +180,7 @@ class AckGroup:
             return
         self._entries[entry] = None
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: EntryId) -> None:
         self._left.pop(entry, None)
         self._sizes.pop(entry, None)
 
@@ -198,7 +196,7 @@ def ack_command(
     return command
 
 
-def entry_id(entry: Entry) -> MessageIdData:
+def entry_id(entry: EntryId) -> MessageIdData:
     return MessageIdData(ledgerId=entry[0] & NO_ID, entryId=entry[1] & NO_ID)
 
 

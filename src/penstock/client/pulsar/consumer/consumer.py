@@ -28,6 +28,7 @@ import secrets
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from itertools import pairwise
 from typing import Final
 from zlib import crc32
@@ -35,8 +36,8 @@ from zlib import crc32
 import msgspec
 
 from penstock.client.loop import awaitable, blocking, client_loop
-from penstock.client.pulsar.consumer.partition_consumer import PartitionConsumer, Subscription
-from penstock.client.pulsar.consumer.receiver_queue import Inbox
+from penstock.client.pulsar.consumer.partition_consumer import PartitionConsumer, SubscribeTerms
+from penstock.client.pulsar.consumer.receiver_queue import MessageInbox
 from penstock.client.pulsar.consumer.redelivery import (
     dead_letter_properties,
     dead_letter_topic,
@@ -49,8 +50,9 @@ from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
 from penstock.client.pulsar.options import ConsumerOptions, DeadLetterPolicy, SubscriptionType
 from penstock.client.pulsar.producer import Producer
 from penstock.client.pulsar.schema import Schema
-from penstock.client.pulsar.topics import Topic, check_subscription, parse_topic
+from penstock.client.pulsar.topics import check_subscription, parse_topic
 from penstock.client.pulsar.why import Waits, Why
+from penstock.wire.pulsar.names import PulsarName
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class Consumer:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Sequence[Topic] | re.Pattern[str],
+        topics: Sequence[PulsarName] | re.Pattern[str],
         subscription_name: str,
         options: ConsumerOptions,
         *,
@@ -109,10 +111,11 @@ class Consumer:
     ) -> None:
         _check(topics, subscription_name, options)
         self.subscription_name: Final = subscription_name
+        self._thread: Final = client_loop()
         self._cluster = cluster
         self._topics = topics
         self._options = options
-        self._subscription = Subscription(
+        self._subscription = SubscribeTerms(
             subscription_name, options["consumer_name"] or secrets.token_hex(5), options, schema
         )
         self._make_producer = make_producer
@@ -121,6 +124,7 @@ class Consumer:
         self._producers: dict[str, asyncio.Task[Producer]] = {}
         self._letters: set[asyncio.Task[None]] = set()
         self._dead_letters = 0
+        self.letters_under_way = self.letters_sent = 0
         self._is_closed = False
         self._is_paused = False
         self._is_multiple = True
@@ -138,8 +142,8 @@ class Consumer:
         ):
             count = options["listener_threads"]
         bytes_max = max(1, options["receiver_queue_bytes_max"] // count)
-        self.inboxes: Sequence[Inbox] = [
-            Inbox(bytes_max, on_room=self._room, on_wait=self._waits, lock=self.lock)
+        self.inboxes: Sequence[MessageInbox] = [
+            MessageInbox(bytes_max, on_room=self._room, on_wait=self._waits, lock=self.lock)
             for _ in range(count)
         ]
 
@@ -160,7 +164,7 @@ class Consumer:
         message = self.inboxes[0].take()
         if message is not None:
             return message
-        return await client_loop().on(self._wait(timeout_ms))
+        return await self._thread.on(self._wait(timeout_ms))
 
     async def _wait(self, timeout_ms: int | None) -> ReceivedMessage:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
@@ -196,7 +200,7 @@ class Consumer:
         """The same for any event loop."""
         self._check_receives()
         count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
-        return await client_loop().on(self._gather(count, size, wait_ms))
+        return await self._thread.on(self._gather(count, size, wait_ms))
 
     async def _gather(self, count: int, size: int, wait_ms: int) -> list[ReceivedMessage]:
         inbox, found, got = self.inboxes[0], list[ReceivedMessage](), 0
@@ -232,11 +236,13 @@ class Consumer:
             raise StopIteration from None
 
     def _check_receives(self) -> None:
+        # In the child of a fork nothing would ever come, and somebody gone may hold the lock.
+        self._thread.check_alive()
         if self._options["listener"] is not None:
-            raise StateError(f"{self} has a listener, which gets all messages")
+            raise StateError(f"{self.what} has a listener, which gets all messages")
 
     def _too_late(self, timeout_ms: int) -> NothingReceived:
-        return NothingReceived(str(self), timeout_ms, str(self.why()))
+        return NothingReceived(self.what, timeout_ms, str(self.why()))
 
     # ---- acks ------------------------------------------------------------------------------------
 
@@ -250,7 +256,7 @@ class Consumer:
         """
         parts = self._say(message)
         if self._options["has_ack_receipts"]:
-            client_loop().run(self._receipts(parts))
+            self._thread.run(self._receipts(parts))
 
     async def acknowledge_async(
         self, message: ReceivedMessage | MessageId | Iterable[ReceivedMessage | MessageId]
@@ -258,19 +264,19 @@ class Consumer:
         """The same for any event loop."""
         parts = self._say(message)
         if self._options["has_ack_receipts"]:
-            await client_loop().on(self._receipts(parts))
+            await self._thread.on(self._receipts(parts))
 
     def acknowledge_cumulative(self, message: ReceivedMessage | MessageId) -> None:
         """This message and all before it, of its partition; not for shared subscriptions."""
         part = self._say_cumulative(message)
         if self._options["has_ack_receipts"]:
-            client_loop().run(self._receipts([part]))
+            self._thread.run(self._receipts([part]))
 
     async def acknowledge_cumulative_async(self, message: ReceivedMessage | MessageId) -> None:
         """The same for any event loop."""
         part = self._say_cumulative(message)
         if self._options["has_ack_receipts"]:
-            await client_loop().on(self._receipts([part]))
+            await self._thread.on(self._receipts([part]))
 
     async def _flush_acks(self) -> None:
         """Wait until the brokers have all acks so far; raises ``ClientError``."""
@@ -284,7 +290,7 @@ class Consumer:
         self._check_open()
         message_id, part = self._find(message)
         count = message.redelivery_count if isinstance(message, ReceivedMessage) else 0
-        client_loop().post(part.give_back_later, message_id, count)
+        self._thread.post(part.give_back_later, message_id, count)
 
     async def _redeliver_unacknowledged(self) -> None:
         """Everything received and not acked comes again, at once."""
@@ -303,19 +309,20 @@ class Consumer:
             message_id, part = self._find(message)
             part.say_acked(message_id)
             return [part]
-        found = {}
-        for each in message:
-            message_id, part = self._find(each)
+        if not isinstance(message, Iterable):
+            raise InvalidUse(_no_message(message))
+        # All of them are looked at before any is acked.
+        pairs = [self._find(each) for each in message]
+        for message_id, part in pairs:
             part.say_acked(message_id)
-            found[id(part)] = part
-        return list(found.values())
+        return list({id(part): part for _, part in pairs}.values())
 
     def _say_cumulative(self, message: ReceivedMessage | MessageId) -> PartitionConsumer:
         self._check_open()
         if self._subscription.kind.is_shared:
             raise InvalidUse(
-                f"{self} shares its subscription: a cumulative ack would ack what others have; use"
-                " acknowledge()"
+                f"{self.what} shares its subscription: a cumulative ack would ack what others have;"
+                " use acknowledge()"
             )
         message_id, part = self._find(message)
         part.say_acked(message_id, is_cumulative=True)
@@ -328,14 +335,16 @@ class Consumer:
         if isinstance(message, ReceivedMessage):
             part = message.source
             if not isinstance(part, PartitionConsumer) or part.topic_name not in self._parts:
-                raise InvalidUse(f"{message} was not received by {self}")
+                raise InvalidUse(f"{message} was not received by {self.what}")
             return message.message_id, part
+        if not isinstance(message, MessageId):
+            raise InvalidUse(_no_message(message))
         parts = list(self._parts.values())
         if len(parts) > 1:
             parts = [each for each in parts if each.partition == message.partition]
         if len(parts) != 1:
             raise InvalidUse(
-                f"message id {message} does not say of which topic of {self} it is; give the"
+                f"message id {message} does not say of which topic of {self.what} it is; give the"
                 " message"
             )
         return message, parts[0]
@@ -354,7 +363,7 @@ class Consumer:
         """
         self._check_open()
         if not self._options["is_retry_enabled"]:
-            raise InvalidUse(f"{self} was made without is_retry_enabled=True")
+            raise InvalidUse(f"{self.what} was made without is_retry_enabled=True")
         policy = self._options["dead_letter_policy"] or DeadLetterPolicy()
         message_id, part = self._find(message)
         whole = str(self._first_topic())
@@ -363,13 +372,12 @@ class Consumer:
         letter = letter_of(message, told)
         if times > policy.redeliveries_max:
             topic = dead_letter_topic(policy, whole, self.subscription_name)
-            producer = await self._producer(topic, policy.initial_subscription)
+            await self._send_letter(topic, policy.initial_subscription, letter)
             self._dead_letters += 1
         else:
             topic = retry_letter_topic(policy, whole, self.subscription_name)
-            producer = await self._producer(topic, None)
             letter.deliver_after_ms = delay_ms
-        await producer.send_async(letter)
+            await self._send_letter(topic, None, letter)
         part.say_acked(message_id)
 
     reconsume_later = blocking(_reconsume_later)
@@ -391,9 +399,9 @@ class Consumer:
         topic = dead_letter_topic(policy, str(child.topic.whole), self.subscription_name)
         epoch = child.epoch
         try:
-            producer = await self._producer(topic, policy.initial_subscription)
             for message in messages:
-                await producer.send_async(letter_of(message, dead_letter_properties(message)))
+                letter = letter_of(message, dead_letter_properties(message))
+                await self._send_letter(topic, policy.initial_subscription, letter)
                 child.say_acked(message.message_id)
                 self._dead_letters += 1
         except ClientError as problem:
@@ -407,6 +415,15 @@ class Consumer:
             first = messages[0]
             child.give_back_later(first.message_id, first.redelivery_count, LETTER_RETRY_MS)
 
+    async def _send_letter(self, topic: str, subscription: str | None, letter: Message) -> None:
+        self.letters_under_way += 1
+        try:
+            producer = await self._producer(topic, subscription)
+            await producer.send_async(letter)
+            self.letters_sent += 1
+        finally:
+            self.letters_under_way -= 1
+
     async def _producer(self, topic: str, subscription: str | None) -> Producer:
         """One for each topic of letters, made when it is first needed."""
         task = self._producers.get(topic)
@@ -418,7 +435,7 @@ class Consumer:
             task = self._producers[topic] = asyncio.get_running_loop().create_task(make())
         return await asyncio.shield(task)
 
-    def _first_topic(self) -> Topic:
+    def _first_topic(self) -> PulsarName:
         return next(iter(self._parts.values())).topic.whole if self._parts else parse_topic("none")
 
     # ---- moving, pausing -------------------------------------------------------------------------
@@ -430,6 +447,10 @@ class Consumer:
         ``latest`` are for all partitions.
         """
         self._check_open()
+        if not isinstance(target, (MessageId, int)) or (isinstance(target, int) and target < 0):
+            raise InvalidUse(
+                f"seek goes to a MessageId or to a wall time in ms as an int, not {target!r}"
+            )
         parts = list(self._parts.values())
         is_place = target in (MessageId.earliest, MessageId.latest)
         if isinstance(target, MessageId) and not is_place and len(parts) > 1:
@@ -453,7 +474,9 @@ class Consumer:
         """The same for a topic without partitions."""
         found = list((await self._last_message_ids()).values())
         if len(found) != 1:
-            raise InvalidUse(f"{self} has {len(found)} topics or partitions: last_message_ids()")
+            raise InvalidUse(
+                f"{self.what} has {len(found)} topics or partitions: last_message_ids()"
+            )
         return found[0]
 
     last_message_id = blocking(_last_message_id)
@@ -549,15 +572,20 @@ class Consumer:
             why=self.why(),
         )
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """Its name in sentences."""
         topics = list(self._parts) or [str(self._topics)]
         more = f" and {len(topics) - 1} more" if len(topics) > 1 else ""
         return (
             f"consumer {self.name!r} of subscription {self.subscription_name!r}, {topics[0]}{more}"
         )
 
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why()}"
+
     def __repr__(self) -> str:
-        return f"<{self}: {self.why()}>"
+        return f"<{self}>"
 
     # ---- opening and closing; the client's thread ------------------------------------------------
 
@@ -593,7 +621,7 @@ class Consumer:
             await asyncio.gather(*self._letters, return_exceptions=True)
         await asyncio.gather(*[part.close() for part in self._parts.values()])
         for inbox in self.inboxes:
-            inbox.close(f"{self} is closed; make a new one")
+            inbox.close(f"{self.what} is closed; make a new one")
         for task in self._producers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 await task.result().shut()
@@ -605,14 +633,19 @@ class Consumer:
 
     def close(self) -> None:
         """Send the last acks and leave; again does nothing. A listener at work is waited for."""
-        client_loop().run(self.shut())
+        if self._thread.is_orphan:
+            # It is the parent's, and stays there.
+            return
+        self._thread.run(self.shut())
         for thread in self._listeners:
             if thread is not threading.current_thread():
                 thread.join()
 
     async def close_async(self) -> None:
         """The same for any event loop, without waiting for a listener."""
-        await client_loop().on(self.shut())
+        if self._thread.is_orphan:
+            return
+        await self._thread.on(self.shut())
 
     def __enter__(self) -> Consumer:
         return self
@@ -627,8 +660,9 @@ class Consumer:
         await self.close_async()
 
     def _check_open(self) -> None:
+        self._thread.check_alive()
         if self._is_closed:
-            raise StateError(f"{self} is closed; make a new one")
+            raise StateError(f"{self.what} is closed; make a new one")
 
     # ---- parts -----------------------------------------------------------------------------------
 
@@ -637,7 +671,7 @@ class Consumer:
         self._check_open()
         return list(self._parts.values())
 
-    async def _names(self) -> list[Topic]:
+    async def _names(self) -> list[PulsarName]:
         """Topics and partitions there are now."""
         topics = self._topics
         if isinstance(topics, re.Pattern):
@@ -645,10 +679,10 @@ class Consumer:
         else:
             wholes = list(topics)
         counts = await asyncio.gather(*map(self._partitions, wholes))
-        names: dict[str, Topic] = {}
+        names: dict[str, PulsarName] = {}
         for topic, count in zip(wholes, counts, strict=True):
             self._is_counted = self._is_counted or count > 0
-            for each in [topic.partition_at(n) for n in range(count)] or [topic]:
+            for each in [topic.of_partition(n) for n in range(count)] or [topic]:
                 names[str(each)] = each
         if len(names) > PARTS_MAX:
             raise InvalidUse(
@@ -656,11 +690,11 @@ class Consumer:
             )
         return list(names.values())
 
-    async def _partitions(self, topic: Topic) -> int:
+    async def _partitions(self, topic: PulsarName) -> int:
         cluster = self._cluster
         return await cluster.retried(lambda: cluster.partitions(topic), f"partitions of {topic}")
 
-    async def _matching(self, pattern: re.Pattern[str]) -> list[Topic]:
+    async def _matching(self, pattern: re.Pattern[str]) -> list[PulsarName]:
         namespace, bare = split_pattern(pattern)
         cluster, domain = self._cluster, self._options["pattern_domain"]
         found = await cluster.retried(
@@ -669,7 +703,7 @@ class Consumer:
         wholes = {str(topic.whole): topic.whole for topic in map(parse_topic, found)}
         return [each for name, each in sorted(wholes.items()) if bare.fullmatch(_undomained(name))]
 
-    async def _join(self, names: Sequence[Topic]) -> None:
+    async def _join(self, names: Sequence[PulsarName]) -> None:
         """Subscribe to these, all or none; then let all of them flow."""
         new = [each for each in names if str(each) not in self._parts]
         if not new:
@@ -696,7 +730,7 @@ class Consumer:
         problem = next((each for each in results if isinstance(each, BaseException)), None)
         if problem is not None or self._is_closed:
             await asyncio.gather(*[part.close() for part in parts])
-            raise problem or StateError(f"{self} was closed while it was opened")
+            raise problem or StateError(f"{self.what} was closed while it was opened")
         for part in parts:
             self._parts[part.topic_name] = part
         for part in parts:
@@ -720,7 +754,7 @@ class Consumer:
             try:
                 await self.refresh()
             except ClientError as problem:
-                _log.warning("topics not looked for", extra={"of": str(self), "why": str(problem)})
+                _log.warning("topics not looked for", extra={"of": self.what, "why": str(problem)})
 
     async def refresh(self) -> None:
         """Join what is new, leave what is gone; on the client's thread."""
@@ -735,7 +769,7 @@ class Consumer:
 
     def _room(self) -> None:
         """From any thread, locked: reading may go on."""
-        client_loop().post(self._review)
+        self._thread.post(self._review)
 
     def _review(self) -> None:
         for part in self._parts.values():
@@ -746,13 +780,13 @@ class Consumer:
     def _waits(self) -> None:
         """From any thread, locked: somebody waits for a message."""
         if not self._options["receiver_queue_size"]:
-            client_loop().post(self._ask)
+            self._thread.post(self._ask)
             return
         # A copy: the client's thread may join a topic meanwhile.
         for part in list(self._parts.values()):
             connection = part.handler.connection
             if connection is not None and not connection.is_reading:
-                client_loop().post(self._review)
+                self._thread.post(self._review)
                 return
 
     def _ask(self) -> None:
@@ -772,9 +806,9 @@ class Consumer:
         try:
             listener(self, topic, is_active)
         except Exception:
-            _log.exception("listener for active changes failed", extra={"of": str(self)})
+            _log.exception("listener for active changes failed", extra={"of": self.what})
 
-    def inbox_for(self, message: ReceivedMessage) -> Inbox:
+    def inbox_for(self, message: ReceivedMessage) -> MessageInbox:
         """The same for all that must stay in order."""
         if self._subscription.kind is SubscriptionType.KEY_SHARED:
             token = message.ordering_key or message.key_bytes or b""
@@ -790,7 +824,7 @@ class Consumer:
             self._listeners.append(thread)
             thread.start()
 
-    def _listen(self, inbox: Inbox) -> None:
+    def _listen(self, inbox: MessageInbox) -> None:
         listener = self._options["listener"]
         while listener is not None:
             try:
@@ -837,7 +871,7 @@ def _undomained(name: str) -> str:
 
 
 def _check(
-    topics: Sequence[Topic] | re.Pattern[str], subscription_name: str, options: ConsumerOptions
+    topics: Sequence[PulsarName] | re.Pattern[str], subscription_name: str, options: ConsumerOptions
 ) -> None:
     """What can be known to be wrong before anything is sent (B8, B9)."""
     check_subscription(subscription_name)
@@ -859,6 +893,10 @@ def _check(
         )
     if options["active_listener"] is not None and kind is not SubscriptionType.FAILOVER:
         raise InvalidUse("active_listener is for failover subscriptions only")
+    _check_callable("listener", options["listener"], ("consumer", "message"))
+    _check_callable(
+        "active_listener", options["active_listener"], ("consumer", "topic", "is_active")
+    )
     has_start = options["start_message_id"] is not None or options["start_rollback_s"]
     if has_start and options["is_durable"]:
         raise InvalidUse(
@@ -872,6 +910,23 @@ def _check(
         raise InvalidUse("dead_letter_policy is for shared and key-shared subscriptions only")
     if policy is not None and policy.redeliveries_max < 1:
         raise InvalidUse(f"redeliveries_max is {policy.redeliveries_max}, at least 1 is needed")
+
+
+def _check_callable(
+    option: str, given: Callable[..., object] | None, arguments: Sequence[str]
+) -> None:
+    """Sooner than with the first message, in a log that nobody reads."""
+    if given is None:
+        return
+    try:
+        signature(given).bind(*arguments)
+    except TypeError:
+        raise InvalidUse(
+            f"{option} is called as {option}({', '.join(arguments)}), which {given!r} does not take"
+        ) from None
+    except ValueError:
+        # Something built in that does not tell.
+        pass
 
 
 def _check_ranges(kind: SubscriptionType, ranges: Sequence[tuple[int, int]]) -> None:
@@ -904,12 +959,18 @@ def _weight(why: Why) -> int:
     return _WEIGHTS.index(why.reason) if why.reason in _WEIGHTS else len(_WEIGHTS)
 
 
+def _no_message(given: object) -> str:
+    return f"{given!r} is no message; give what was received, its message_id, or a list of these"
+
+
 def topics_of(
-    given: str | Sequence[str] | re.Pattern[str], *, retry_topic: str | None = None
-) -> Sequence[Topic] | re.Pattern[str]:
+    given: object, *, retry_topic: str | None = None
+) -> Sequence[PulsarName] | re.Pattern[str]:
     """What an application named, checked; raises ``InvalidUse``."""
     if isinstance(given, re.Pattern):
         return given
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise InvalidUse(f"a consumer needs a topic, several, or a compiled pattern, not {given!r}")
     names = [given] if isinstance(given, str) else list(given)
     if retry_topic is not None:
         names.append(retry_topic)

@@ -10,6 +10,13 @@ reason (``Corrupt.error``), as Pulsar's clients do: nobody could ever read it.
 One whose next chunk does not come within ``chunked_expire_ms`` is given up, too. What was given up
 is not acked and comes again with the next redelivery. ``INFLATED_BYTES_MAX`` of what is compressed.
 
+A producer that lost its connection sends again what has no receipt, so that a chunk may be stored
+twice. The second one is no part of any message and has to be acked at once (``take_doubles``): left
+behind, such chunks could be put together later, to a message that was received before.
+
+A shared subscription may bring chunks in another order, after a lost connection: some again, some
+for the first time. Those that do not fit are strays, and are asked for again (``take_strays``).
+
 Pure: bytes and time are arguments.
 """
 
@@ -18,8 +25,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.client.pulsar.consumer.acks import Entry
-from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.message import EntryId, MessageId, ReceivedMessage
 from penstock.client.pulsar.schema import Schema
 from penstock.wire.pulsar.facts import inflate
 from penstock.wire.pulsar.frames import check
@@ -32,6 +38,8 @@ BATCH_MESSAGES_MAX: Final = 1_000_000
 WHOLE_MAX: Final = 10_000
 """Messages put together of which the chunks are known, until they are acked. Of the oldest only
 the last chunk would be acked, and the others come again."""
+TOGETHER_MAX: Final = 1_000
+"""Messages put together of which copies of chunks are still known as such."""
 
 _BROKER_METADATA: Final = b"\x0e\x02"
 _SIZE: Final = Struct(">I")
@@ -102,11 +110,11 @@ def inflated(metadata: MessageMetadata, payload: bytes, messages: int = 1) -> by
         raise Corrupt(str(problem), error, messages) from None
 
 
-class Origin(NamedTuple):
+class EntryOrigin(NamedTuple):
     """Where messages come from, for all of an entry."""
 
     topic: str
-    entry: Entry
+    entry: EntryId
     partition: int
     redelivery_count: int
     schema: Schema | None
@@ -114,7 +122,7 @@ class Origin(NamedTuple):
     epoch: int
 
 
-def single_message(opened: Opened, origin: Origin, message_id: MessageId) -> ReceivedMessage:
+def single_message(opened: Opened, origin: EntryOrigin, message_id: MessageId) -> ReceivedMessage:
     return ReceivedMessage(
         origin.topic,
         message_id,
@@ -127,7 +135,7 @@ def single_message(opened: Opened, origin: Origin, message_id: MessageId) -> Rec
     )
 
 
-def batch_messages(opened: Opened, origin: Origin, left: int) -> list[ReceivedMessage]:
+def batch_messages(opened: Opened, origin: EntryOrigin, left: int) -> list[ReceivedMessage]:
     """Messages of a batch; ``left`` has a bit for each that is wanted. Raises ``Corrupt``."""
     found = []
     at, payload, size = 0, opened.payload, opened.messages
@@ -162,12 +170,14 @@ def batch_messages(opened: Opened, origin: Origin, left: int) -> list[ReceivedMe
 
 
 class _Pieces:
-    __slots__ = ("bytes", "entries", "parts", "seen_ms", "total")
+    __slots__ = ("bytes", "entries", "mark", "parts", "seen_ms")
 
-    def __init__(self, total: int, now_ms: int) -> None:
-        self.total = total
+    def __init__(self, mark: tuple[int, int, int], now_ms: int) -> None:
+        self.mark = mark
+        """What differs between two messages that have the same uuid: that is the producer's name
+        and a number, and who has no memory of it begins to count anew."""
         self.parts: list[bytes] = []
-        self.entries: list[Entry] = []
+        self.entries: list[EntryId] = []
         self.bytes = 0
         self.seen_ms = now_ms
 
@@ -180,27 +190,43 @@ class Chunks:
         self._bytes_max = bytes_max
         self._expire_ms = expire_ms
         self._pending: dict[str, _Pieces] = {}
-        self._whole: dict[Entry, list[Entry]] = {}
+        self._whole: dict[EntryId, list[EntryId]] = {}
         """Of messages that are put together: all entries, by that of the last chunk."""
+        self._together: dict[str, tuple[tuple[int, int, int], list[EntryId]]] = {}
+        self._doubles: list[EntryId] = []
+        self._strays: list[EntryId] = []
         self.bytes = 0
         self.given_up = 0
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, opened: Opened, entry: Entry, now_ms: int) -> Opened | None:
+    def add(self, opened: Opened, entry: EntryId, now_ms: int) -> Opened | None:
         """The message, when this was the last piece of it; raises ``Corrupt``."""
         metadata = opened.metadata
         name, number, total = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
+        mark = total, metadata.total_chunk_msg_size, metadata.publish_time
         pending = self._pending.get(name)
-        if pending is not None and number < len(pending.parts) and entry in pending.entries:
-            # It came again, while the others are awaited.
+        if pending is not None and pending.mark == mark and number < len(pending.parts):
+            # It came again, while the others are awaited, or was stored twice.
+            if entry not in pending.entries:
+                self._doubles.append(entry)
             return None
+        if pending is None and name in self._together:
+            known, mine = self._together[name]
+            if known == mark and entry not in mine:
+                self._doubles.append(entry)
+                return None
         if number == 0:
             self._drop(name, is_given_up=False)
-            pending = self._pending[name] = _Pieces(total, now_ms)
-        if pending is None or number != len(pending.parts) or total != pending.total:
-            # Its beginning was given up, or is in another consumer's hands.
+            pending = self._pending[name] = _Pieces(mark, now_ms)
+        if pending is not None and mark == pending.mark and number > len(pending.parts):
+            # What is between comes later: the beginning must be there then.
+            self._strays.append(entry)
+            return None
+        if pending is None or mark != pending.mark:
+            # Its beginning was given up, comes later, or is in another consumer's hands.
+            self._strays += [*(pending.entries if pending is not None else ()), entry]
             self._drop(name)
             return None
         pending.parts.append(opened.payload)
@@ -216,9 +242,23 @@ class Chunks:
         if len(self._whole) >= WHOLE_MAX:
             del self._whole[next(iter(self._whole))]
         self._whole[entry] = pending.entries
+        self._together.pop(name, None)
+        if len(self._together) >= TOGETHER_MAX:
+            del self._together[next(iter(self._together))]
+        self._together[name] = mark, pending.entries
         if metadata.compression:
             payload = inflated(metadata, payload)
         return opened._replace(payload=payload, is_chunk=False)
+
+    def take_doubles(self) -> list[EntryId]:
+        """Copies of chunks that are known already, to be acked."""
+        found, self._doubles = self._doubles, []
+        return found
+
+    def take_strays(self) -> list[EntryId]:
+        """Chunks that came out of order, or had to give way: to be asked for again."""
+        found, self._strays = self._strays, []
+        return found
 
     def expire(self, now_ms: int) -> None:
         """Give up those whose next chunk does not come."""
@@ -226,24 +266,28 @@ class Chunks:
         for name in [name for name, each in self._pending.items() if each.seen_ms < limit_ms]:
             self._drop(name)
 
-    def entries_of(self, entry: Entry) -> list[Entry] | None:
+    def entries_of(self, entry: EntryId) -> list[EntryId] | None:
         """All entries of the message whose last chunk is this one; None = it came in one."""
         return self._whole.get(entry)
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: EntryId) -> None:
         self._whole.pop(entry, None)
 
     def clear(self) -> None:
         """The connection was lost: all of it comes again."""
         self._pending.clear()
+        self._strays.clear()
         self.bytes = 0
 
     def _make_room(self, newest: str) -> None:
         while len(self._pending) > self._pending_max or self.bytes > self._bytes_max:
             oldest = next(iter(self._pending))
-            self._drop(oldest)
             if oldest == newest:
+                # Alone it is too large, and would be the next time.
+                self._drop(oldest)
                 break
+            self._strays += self._pending[oldest].entries
+            self._drop(oldest)
 
     def _drop(self, name: str, *, is_given_up: bool = True) -> None:
         pending = self._pending.pop(name, None)

@@ -1,7 +1,7 @@
 """A consumer of one topic or partition: SUBSCRIBE, what comes, what is acked, and coming back.
 
 It lives on the client's thread. Its application is on others: those take messages from an
-``Inbox``, and leave acks in a list of their own that is looked at once per group.
+``MessageInbox``, and leave acks in a list of their own that is looked at once per group.
 
 After every SUBSCRIBE (B20-B26): what was received and not handed out is thrown away and its first
 id remembered; a durable subscription starts where the broker knows, one that is not starts with
@@ -21,32 +21,43 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.client.loop import client_loop
 from penstock.client.pulsar.connection import Connection
-from penstock.client.pulsar.consumer.acks import AckGroup, Entry, ack_command, entry_id
+from penstock.client.pulsar.consumer.acks import AckGroup, ack_command, entry_id
 from penstock.client.pulsar.consumer.entries import (
     Chunks,
     Corrupt,
     Encrypted,
+    EntryOrigin,
     Opened,
-    Origin,
     batch_messages,
     open_entry,
     single_message,
 )
-from penstock.client.pulsar.consumer.receiver_queue import Inbox, Permits
-from penstock.client.pulsar.consumer.redelivery import DeadLetters, NegativeAcks, UnackedTracker
+from penstock.client.pulsar.consumer.receiver_queue import MessageInbox, ReceiverPermits
+from penstock.client.pulsar.consumer.redelivery import (
+    DeadLetterCandidates,
+    NegativeAcks,
+    UnackedTracker,
+)
 from penstock.client.pulsar.errors import ClientError, Refused, Unreachable
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.lookup import Cluster
-from penstock.client.pulsar.message import EARLIEST, LATEST, MessageId, ReceivedMessage
+from penstock.client.pulsar.message import (
+    EARLIEST,
+    LATEST,
+    EntryId,
+    MessageId,
+    ReceivedMessage,
+)
 from penstock.client.pulsar.options import ConsumerOptions, InitialPosition, SubscriptionType
 from penstock.client.pulsar.schema import Schema
-from penstock.client.pulsar.topics import Topic
-from penstock.client.pulsar.why import Waits, Why
+from penstock.client.pulsar.why import RUNNING, Standstill, Waits, WaitTeller, Why
 from penstock.wire.pulsar.frames import Frame, signed
+from penstock.wire.pulsar.names import PulsarName
 from penstock.wire.pulsar.protocol_pb2 import (
     BaseCommand,
     CommandMessage,
     CommandSubscribe,
+    ConsumerWait,
     KeySharedMeta,
     KeySharedMode,
 )
@@ -67,7 +78,7 @@ _POSITIONS: Final = {
 REDELIVERED_PER_COMMAND: Final = 1_000
 
 
-class Subscription(NamedTuple):
+class SubscribeTerms(NamedTuple):
     """What all consumers of one application's subscription have in common."""
 
     name: str
@@ -80,11 +91,14 @@ class Subscription(NamedTuple):
         return self.options["subscription_type"]
 
 
-class Host(Protocol):
+class ParentConsumer(Protocol):
     """The application's consumer, of which this is a part."""
 
-    inboxes: Sequence[Inbox]
+    inboxes: Sequence[MessageInbox]
     lock: RLock
+    letters_under_way: int
+    """To retry-letter and dead-letter topics, without a receipt so far."""
+    letters_sent: int
 
     def active_changed(self, child: PartitionConsumer, is_active: bool | None) -> None: ...
 
@@ -92,7 +106,7 @@ class Host(Protocol):
         """Send messages to the dead-letter topic, then ack them; put them back when it fails."""
         ...
 
-    def inbox_for(self, message: ReceivedMessage) -> Inbox: ...
+    def inbox_for(self, message: ReceivedMessage) -> MessageInbox: ...
 
 
 class Counters:
@@ -115,14 +129,14 @@ class Counters:
 
 
 class PartitionConsumer:
-    """One SUBSCRIBE at one broker; a ``Handled`` of its ``Handler`` and a ``Source`` of inboxes."""
+    """One SUBSCRIBE at one broker; a ``Handled`` of its ``Handler``, an ``InboxSource``."""
 
     def __init__(
         self,
-        host: Host,
+        host: ParentConsumer,
         cluster: Cluster,
-        topic: Topic,
-        subscription: Subscription,
+        topic: PulsarName,
+        subscription: SubscribeTerms,
         *,
         queue_size: int,
         has_parent: bool,
@@ -132,19 +146,16 @@ class PartitionConsumer:
         self.topic_name: Final = str(topic)
         self.partition: Final = topic.partition
         self.consumer_id: Final = cluster.next_consumer_id()
-        self.permits: Final = Permits(queue_size)
+        self.permits: Final = ReceiverPermits(queue_size)
         self.acks: Final = AckGroup(has_batch_index_acks=options["has_batch_index_acks"])
         self.tracker: Final = UnackedTracker(options["ack_timeout_ms"])
         self.negatives: Final = NegativeAcks(
             options["negative_ack_delay_ms"], options["negative_ack_backoff"]
         )
         self.letters: Final = _letters(options)
-        self.chunks: Final = Chunks(
-            pending_max=options["pending_chunked_max"],
-            bytes_max=options["chunked_bytes_max"],
-            expire_ms=options["chunked_expire_ms"],
-        )
+        self.chunks: Final = _chunks(options)
         self.counters: Final = Counters()
+        self._teller: Final = WaitTeller()
         self.is_active: bool | None = None
         """Of a failover subscription: whether this one gets messages; None = not told yet."""
         self.has_reached_end = False
@@ -152,8 +163,9 @@ class PartitionConsumer:
         self.epoch = -1
         self.taken = 0
         self.taken_post_at = self.permits.refill_at if queue_size else NEVER
+        self.is_noting = bool(self.tracker.timeout_ms)
         self.last_taken: MessageId | None = None
-        self._noted: list[Entry] = []
+        self._noted: list[EntryId] = []
         self._said: list[tuple[MessageId, bool]] = []
         """Acks of the application, True for cumulative ones."""
         self._are_acks_begun = False
@@ -162,18 +174,21 @@ class PartitionConsumer:
         self._cluster = cluster
         self._subscription = subscription
         self._options = options
+        self._ack_group_max = options["ack_group_max"]
         self._has_parent = has_parent
         self._start = options["start_message_id"]
         self._is_start_inclusive = options["is_start_inclusive"]
-        self._start_ms = 0
-        """Wall time before which nothing is wanted, after a seek by time."""
+        self._start_ms = 0  # wall time before which nothing is wanted, after a seek by time
         self._rollback_s = options["start_rollback_s"]
         self._redeliver_epoch = 0
         self._back, self._is_noted_posted, self._unacked_before = 0, False, 0
+        # What was taken, acked and sent as letters at the last look at its standstill.
+        self._last_seen: tuple[MessageId | None, int] = (None, 0)
+        self._letters_seen = 0
         self._loop = asyncio.get_running_loop()
+        self._thread: Final = client_loop()
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
-
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     # ---- connecting ------------------------------------------------------------------------------
@@ -202,6 +217,8 @@ class PartitionConsumer:
         if not self.permits.queue_size:
             self._ask(connection)
         self._flush(connection)
+        self._teller.forget()
+        connection.watch(self.consumer_id, self)
 
     def forget(self, connection: Connection) -> None:
         connection.remove_consumer(self.consumer_id)
@@ -231,6 +248,8 @@ class PartitionConsumer:
 
     def _begin_epoch(self) -> MessageId | None:
         """Throw away what nobody has; the first id of it."""
+        # Before batches in pieces are forgotten: what is said of one now may have made it whole.
+        self._look_at_acks()
         with self._host.lock:
             gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
             self.taken = 0
@@ -325,13 +344,14 @@ class PartitionConsumer:
             self.handler.closed_by_broker()
             return
         self._give_back()
+        self._watch()
 
     def _hand_over(self, messages: list[ReceivedMessage]) -> None:
         inboxes = self._host.inboxes
         if len(inboxes) == 1:
             inboxes[0].put(messages)
             return
-        lists: dict[int, tuple[Inbox, list[ReceivedMessage]]] = {}
+        lists: dict[int, tuple[MessageInbox, list[ReceivedMessage]]] = {}
         for message in messages:
             inbox = self._host.inbox_for(message)
             lists.setdefault(id(inbox), (inbox, []))[1].append(message)
@@ -368,22 +388,21 @@ class PartitionConsumer:
             return
         found += mine
 
-    def _open(self, message: CommandMessage, entry: Entry, opened: Opened) -> list[ReceivedMessage]:
+    def _open(
+        self, message: CommandMessage, entry: EntryId, opened: Opened
+    ) -> list[ReceivedMessage]:
         """Messages of an entry that are to be handed out."""
         if message.HasField("consumer_epoch") and message.consumer_epoch < self._redeliver_epoch:
             # Sent before the broker heard that all is wanted again.
             return []
         whole: Opened | None = opened
-        chunks: list[Entry] | None = None
+        chunks: list[EntryId] | None = None
         if opened.is_chunk:
-            whole = self.chunks.add(opened, entry, self._cluster.clock.monotonic_ms())
-            if whole is None:
-                self._later(self._options["chunked_expire_ms"], self._expire_chunks)
-                return []
+            whole = self._put_together(opened, entry, message.redelivery_count)
             chunks = self.chunks.entries_of(entry)
         if whole is None or self._is_unwanted(opened):
             return []
-        origin = Origin(
+        origin = EntryOrigin(
             self.topic_name,
             entry,
             self.partition,
@@ -408,6 +427,25 @@ class PartitionConsumer:
         message_id = MessageId(*entry, self.partition, first_chunk=first)
         return [single_message(whole, origin, message_id)]
 
+    def _put_together(self, chunk: Opened, entry: EntryId, redelivery_count: int) -> Opened | None:
+        """The message, when this was its last chunk."""
+        now_ms = self._cluster.clock.monotonic_ms()
+        whole = self.chunks.add(chunk, entry, now_ms)
+        strays = self.chunks.take_strays()
+        # With one active consumer the order is kept.
+        if strays and self._subscription.kind.is_shared:
+            for each in strays:
+                self.negatives.add_stray(each, redelivery_count, now_ms)
+            self._watch_negatives()
+        doubles = self.chunks.take_doubles()
+        if doubles:
+            self.counters.duplicates += len(doubles)
+            self.acks.add_entries(doubles)
+            self._begin_acks()
+        if len(self.chunks):
+            self._later(self._options["chunked_expire_ms"], self._expire_chunks)
+        return whole
+
     def _is_unwanted(self, opened: Opened) -> bool:
         return bool(self._start_ms) and opened.metadata.publish_time < self._start_ms
 
@@ -415,7 +453,7 @@ class PartitionConsumer:
     def _start_is_a_place(start: MessageId) -> bool:
         return start in (EARLIEST, LATEST)
 
-    def _is_before_start(self, entry: Entry, index: int) -> bool:
+    def _is_before_start(self, entry: EntryId, index: int) -> bool:
         """The broker begins with a whole entry; what is before the start id is not wanted."""
         start = self._start
         if start is None or self._start_is_a_place(start):
@@ -428,7 +466,7 @@ class PartitionConsumer:
             return index < start.batch_index
         return index <= start.batch_index
 
-    def _discard(self, entry: Entry, problem: Corrupt) -> None:
+    def _discard(self, entry: EntryId, problem: Corrupt) -> None:
         """Nobody can read it: the broker is told so with its ack."""
         self.counters.corrupt += 1
         _log.warning(
@@ -447,14 +485,13 @@ class PartitionConsumer:
 
     def note_taken(self, message: ReceivedMessage) -> None:
         """Under the lock: remember what may have to come again."""
-        if self.tracker.timeout_ms:
-            self._noted.append(message.message_id.entry)
+        self._noted.append(message.message_id.entry)
 
     def post_taken(self) -> None:
         """From any thread, under the lock."""
         if not self._is_noted_posted:
             self._is_noted_posted = True
-            client_loop().post(self.look_at_taken)
+            self._thread.post(self.look_at_taken)
 
     def look_at_taken(self) -> None:
         """The application took messages: their places are free."""
@@ -478,6 +515,7 @@ class PartitionConsumer:
 
     def pause(self) -> None:
         self.permits.pause()
+        self._watch()
 
     def resume(self) -> None:
         self.look_at_taken()
@@ -513,12 +551,14 @@ class PartitionConsumer:
     def say_acked(self, message_id: MessageId, *, is_cumulative: bool = False) -> None:
         """From any thread: ack it with the next group."""
         with self._host.lock:
-            self._said.append((message_id, is_cumulative))
-            is_due = len(self._said) >= self._options["ack_group_max"]
+            said = self._said
+            said.append((message_id, is_cumulative))
+            # Those behind it go with it: another flush would find nothing.
+            is_due = len(said) == self._ack_group_max
             if self._are_acks_begun and not is_due:
                 return
             self._are_acks_begun = True
-        client_loop().post(self.flush_acks if is_due else self._begin_acks)
+        self._thread.post(self.flush_acks if is_due else self._begin_acks)
 
     def _begin_acks(self) -> None:
         group_ms = self._options["ack_group_ms"]
@@ -560,14 +600,37 @@ class PartitionConsumer:
         with self._host.lock:
             said, self._said = self._said, []
             self._are_acks_begun = False
-        for message_id, is_cumulative in said:
+        at, end = 0, len(said)
+        while at < end:
+            message_id, is_cumulative = said[at]
+            at += 1
             if is_cumulative:
                 self._ack_up_to(message_id)
-            else:
-                self._ack(message_id)
-        self.counters.acked += len(said)
+                continue
+            bits = 0
+            if message_id.batch_index >= 0:
+                # Messages of one batch are mostly acked in a row, and then all at once.
+                entry_id, bits = message_id.entry_id, 1 << message_id.batch_index
+                while at < end:
+                    other, is_cumulative = said[at]
+                    if (
+                        other.entry_id != entry_id
+                        or is_cumulative
+                        or other.ledger_id != message_id.ledger_id
+                        or other.batch_index < 0
+                    ):
+                        break
+                    bits |= 1 << other.batch_index
+                    at += 1
+            self._ack(message_id, bits)
+        if self.letters is not None:
+            for message_id, is_cumulative in said:
+                if not is_cumulative:
+                    self.letters.settled(message_id)
+        self.counters.acked += end
 
-    def _ack(self, message_id: MessageId) -> None:
+    def _ack(self, message_id: MessageId, bits: int) -> None:
+        """One message, or those of its batch that have a bit."""
         entry = message_id.entry
         chunks = self.chunks.entries_of(entry)
         if chunks is not None:
@@ -575,12 +638,10 @@ class PartitionConsumer:
             self.chunks.settled(entry)
             is_whole = True
         else:
-            is_whole = self.acks.add(message_id)
+            is_whole = self.acks.add(message_id, bits)
         if is_whole:
             self.tracker.remove(entry)
             self.negatives.remove(entry)
-        if self.letters is not None:
-            self.letters.settled(message_id)
 
     def _ack_up_to(self, message_id: MessageId) -> None:
         self.acks.add_cumulative(message_id)
@@ -607,7 +668,7 @@ class PartitionConsumer:
         self.negatives.add(entry, redelivery_count, now_ms, least_ms)
         self._watch_negatives()
 
-    def redeliver(self, entries: Iterable[Entry]) -> None:
+    def redeliver(self, entries: Iterable[EntryId]) -> None:
         """Ask for entries again; those at the end of their lives go to the dead-letter topic."""
         wanted = []
         for entry in entries:
@@ -657,6 +718,10 @@ class PartitionConsumer:
         self._give_back()
 
     def _watch_negatives(self) -> None:
+        # One given back later may be due earlier.
+        timer = self._timers.pop(self._negatives_due, None)
+        if timer is not None:
+            timer.cancel()
         next_ms = self.negatives.next_ms
         if next_ms is not None:
             wait_ms = max(0, next_ms - self._cluster.clock.monotonic_ms())
@@ -821,6 +886,66 @@ class PartitionConsumer:
             timer.cancel()
         self._timers.clear()
 
+    # ---- what the broker hears -------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        connection = self.handler.ready_connection
+        if connection is not None:
+            connection.watch(self.consumer_id, self)
+
+    @property
+    def is_watch_over(self) -> bool:
+        """Whatever comes next begins with a message, ``pause`` or a connection."""
+        return self._teller.is_done and self._queued == 0 and self._unacked <= 0
+
+    def look_at_wait(self) -> ConsumerWait | None:
+        """What the broker is to be told of why this one takes no more, if that is news."""
+        return self._teller.look(self._standstill(), self._cluster.clock.monotonic_ms())
+
+    def _standstill(self) -> Standstill:
+        permits, host = self.permits, self._host
+        if permits.is_paused:
+            return Standstill(ConsumerWait.PAUSED, self._queued)
+        if permits.is_waiting_for_start:
+            return Standstill(ConsumerWait.STARTING)
+        letters, self._letters_seen = self._letters_seen, host.letters_sent
+        if host.letters_under_way and letters == host.letters_sent:
+            return Standstill(ConsumerWait.LETTERS, host.letters_under_way, moved=host.letters_sent)
+        return self._standstill_of_application()
+
+    def _standstill_of_application(self) -> Standstill:
+        permits, queued = self.permits, self._queued
+        before, self._last_seen = self._last_seen, (self.last_taken, self.counters.acked)
+        if self.holds_reading:
+            size = sum([inbox.bytes_max for inbox in self._host.inboxes])
+            return Standstill(ConsumerWait.QUEUE_BYTES, queued, size, self.last_taken)
+        is_empty_handed = permits.outstanding <= 0 and (queued > 0 or not permits.queue_size)
+        if is_empty_handed or (queued > 0 and before[0] == self.last_taken):
+            if self._options["listener"] is not None:
+                threads = self._options["listener_threads"]
+                return Standstill(ConsumerWait.LISTENERS, queued, threads, self.last_taken)
+            size = permits.queue_size
+            return Standstill(ConsumerWait.NOT_RECEIVED, queued, size, self.last_taken)
+        if before == self._last_seen and self._unacked > 0:
+            return Standstill(ConsumerWait.UNACKED)
+        return RUNNING
+
+    @property
+    def _queued(self) -> int:
+        """Messages that came and the application did not take."""
+        permits = self.permits
+        if not permits.queue_size:
+            return sum([len(inbox) for inbox in self._host.inboxes])
+        if permits.is_waiting_for_start:
+            return 0
+        on_their_way = permits.outstanding + permits.gathered + self.taken + self._back
+        return max(0, permits.queue_size - on_their_way)
+
+    @property
+    def _unacked(self) -> int:
+        """Handed out or to be, and not acked; what comes again is counted again."""
+        return self.counters.messages - self.counters.acked - self._unacked_before
+
     # ---- why -------------------------------------------------------------------------------------
 
     def why(self) -> Why:
@@ -868,7 +993,7 @@ class PartitionConsumer:
             return Why(Waits.ACTIVE, "another consumer of the failover subscription is active")
         # What the application took a moment ago may not have been granted again yet.
         may_send = max(0, permits.outstanding)
-        unacked = self.counters.messages - self.counters.acked - self._unacked_before
+        unacked = self._unacked
         if self._subscription.kind.is_shared and unacked > 0:
             return Why(
                 Waits.MESSAGES,
@@ -881,9 +1006,17 @@ class PartitionConsumer:
         return self.handler.what
 
 
-def _letters(options: ConsumerOptions) -> DeadLetters | None:
+def _letters(options: ConsumerOptions) -> DeadLetterCandidates | None:
     policy = options["dead_letter_policy"]
-    return None if policy is None else DeadLetters(policy)
+    return None if policy is None else DeadLetterCandidates(policy)
+
+
+def _chunks(options: ConsumerOptions) -> Chunks:
+    return Chunks(
+        pending_max=options["pending_chunked_max"],
+        bytes_max=options["chunked_bytes_max"],
+        expire_ms=options["chunked_expire_ms"],
+    )
 
 
 def _position(message_id: MessageId) -> tuple[int, int, int]:

@@ -38,7 +38,7 @@ from penstock.client.pulsar.errors import StateError
 from penstock.client.pulsar.message import MessageId, ReceivedMessage
 
 
-class Permits:
+class ReceiverPermits:
     """The permits of a consumer of one partition."""
 
     __slots__ = (
@@ -133,7 +133,7 @@ def _nothing() -> None:
     """Nobody wants to know."""
 
 
-class Source(Protocol):
+class InboxSource(Protocol):
     """A consumer of one partition; what it has here is used under the inbox's lock only."""
 
     epoch: int
@@ -143,6 +143,8 @@ class Source(Protocol):
     taken_post_at: int
     """At so many it wants to hear of them."""
     last_taken: MessageId | None
+    is_noting: bool
+    """Whether it wants to hear of each message that is taken."""
 
     def post_taken(self) -> None:
         """From any thread: it is time to look at what was taken."""
@@ -153,7 +155,7 @@ class Source(Protocol):
         ...
 
 
-class Inbox:
+class MessageInbox:
     """A queue between one thread and many, bounded by those who fill it."""
 
     def __init__(
@@ -173,7 +175,8 @@ class Inbox:
         """Those who wait for a message, threads and coroutines."""
         self.closed_why: str | None = None
         self._messages: deque[ReceivedMessage] = deque()
-        self._ready = Condition(lock)
+        self._lock = RLock() if lock is None else lock
+        self._ready = Condition(self._lock)
         self._futures: deque[asyncio.Future[ReceivedMessage]] = deque()
         """Coroutines of the client's thread that wait; bounded by the application's tasks."""
         self._is_full = False
@@ -208,7 +211,7 @@ class Inbox:
             if self.receivers:
                 self._ready.notify_all()
 
-    def clear(self, source: Source, up_to_epoch: int | None = None) -> list[ReceivedMessage]:
+    def clear(self, source: InboxSource, up_to_epoch: int | None = None) -> list[ReceivedMessage]:
         """Take back all of one source, up to one of its connections if that is named; in order."""
         with self._ready:
             gone = [
@@ -263,12 +266,12 @@ class Inbox:
 
     def take(self) -> ReceivedMessage | None:
         """The next message, if there is one; raises when the consumer was closed."""
-        with self._ready:
+        with self._lock:
             return self._pop()
 
     def take_within(self, timeout_s: float | None) -> ReceivedMessage | None:
         """The next message; None when the time is up. Blocks its thread."""
-        with self._ready:
+        with self._lock:
             message = self._pop()
             if message is not None:
                 return message
@@ -343,9 +346,10 @@ class Inbox:
         return found
 
     def _count(self, message: ReceivedMessage) -> None:
-        source: Source = message.source
+        source: InboxSource = message.source
         source.last_taken = message.message_id
-        source.note_taken(message)
+        if source.is_noting:
+            source.note_taken(message)
         source.taken += 1
         if source.taken >= source.taken_post_at:
             source.post_taken()
@@ -358,7 +362,7 @@ class Inbox:
     def _put_back(self, message: ReceivedMessage) -> None:
         """Whoever waited for it is gone; of a lost connection it comes again by itself."""
         with self._ready:
-            source: Source = message.source
+            source: InboxSource = message.source
             if message.epoch != source.epoch or self.closed_why is not None:
                 return
             source.taken -= 1

@@ -2,8 +2,8 @@
 
 ``UnackedTracker`` knows what the application has and for how long; ``NegativeAcks`` what it gave
 back, and when that is to be asked for. Both deal in entries: a broker sends entries again, not
-single messages of a batch. ``DeadLetters`` keeps messages that came so often that the next time
-they go to the dead-letter topic instead (as Pulsar's Java client does it).
+single messages of a batch. ``DeadLetterCandidates`` keeps messages that came so often that the
+next time they go to the dead-letter topic instead (as Pulsar's Java client does it).
 
 Pure: time is an argument. Bounds: ``TRACKED_MAX`` entries of each kind; the oldest is forgotten,
 then it comes again only when the consumer reconnects.
@@ -15,12 +15,17 @@ from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import Final
 
-from penstock.client.pulsar.message import MessageId, ReceivedMessage
+from penstock.client.pulsar.message import EntryId, MessageId, ReceivedMessage
 from penstock.client.pulsar.options import DeadLetterPolicy, RedeliveryBackoff
 
 TRACKED_MAX: Final = 1_000_000
 DEAD_CANDIDATES_MAX: Final = 10_000
 """Messages at the end of their lives, with their bodies."""
+
+STRAY_MS: Final = 500
+"""So long a chunk is waited for that others came before; twice as long each time."""
+STRAY_RETURNS_MAX: Final = 6
+"""Of a message whose producer died in the midst of it the rest never comes."""
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_SUBSCRIPTION: Final = "REAL_SUBSCRIPTION"
@@ -30,21 +35,19 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_OLD: Final = "ORIGIN_MESSAGE_IDY_TIME"
 """Java's own two names for it, the second of which is older."""
 
-Entry = tuple[int, int]
-
 
 class UnackedTracker:
     """Entries the application has received and not acked, oldest first; ack time-out."""
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms: Final = timeout_ms
-        self._since: OrderedDict[Entry, int] = OrderedDict()
+        self._since: OrderedDict[EntryId, int] = OrderedDict()
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def add(self, entry: Entry, now_ms: int) -> None:
+    def add(self, entry: EntryId, now_ms: int) -> None:
         """A message of it was received; the time of the last one counts."""
         since = self._since
         if entry in since:
@@ -54,10 +57,10 @@ class UnackedTracker:
             self.dropped += 1
         since[entry] = now_ms
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: EntryId) -> None:
         self._since.pop(entry, None)
 
-    def remove_up_to(self, entry: Entry) -> None:
+    def remove_up_to(self, entry: EntryId) -> None:
         """A cumulative ack."""
         for each in [each for each in self._since if each <= entry]:
             del self._since[each]
@@ -65,7 +68,7 @@ class UnackedTracker:
     def clear(self) -> None:
         self._since.clear()
 
-    def due(self, now_ms: int) -> list[Entry]:
+    def due(self, now_ms: int) -> list[EntryId]:
         """Those whose time is up; they are no longer tracked."""
         found = []
         while self._since:
@@ -83,8 +86,8 @@ class NegativeAcks:
     def __init__(self, delay_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
         self._delay_ms = delay_ms
         self._backoff = backoff
-        self._due: dict[Entry, int] = {}
-        self._heap: list[tuple[int, Entry]] = []
+        self._due: dict[EntryId, int] = {}
+        self._heap: list[tuple[int, EntryId]] = []
 
     def __len__(self) -> int:
         return len(self._due)
@@ -94,17 +97,25 @@ class NegativeAcks:
         """When something is due; None = nothing was given back."""
         return self._heap[0][0] if self._heap else None
 
-    def add(self, entry: Entry, redelivery_count: int, now_ms: int, least_ms: int = 0) -> None:
+    def add(self, entry: EntryId, redelivery_count: int, now_ms: int, least_ms: int = 0) -> None:
         """Give one message back; of a batch that was given back already nothing changes."""
-        if entry in self._due or len(self._due) >= TRACKED_MAX:
+        if entry in self._due:
             return
         backoff = self._backoff
         delay_ms = self._delay_ms if backoff is None else backoff.delay_ms(redelivery_count)
-        due_ms = now_ms + max(delay_ms, least_ms)
-        self._due[entry] = due_ms
-        heappush(self._heap, (due_ms, entry))
+        self._add_at(entry, now_ms + max(delay_ms, least_ms))
 
-    def remove(self, entry: Entry) -> None:
+    def add_stray(self, entry: EntryId, redelivery_count: int, now_ms: int) -> None:
+        """A chunk that came in the wrong order; one that never fits is left alone after a while."""
+        if redelivery_count < STRAY_RETURNS_MAX and entry not in self._due:
+            self._add_at(entry, now_ms + (STRAY_MS << redelivery_count))
+
+    def _add_at(self, entry: EntryId, due_ms: int) -> None:
+        if len(self._due) < TRACKED_MAX:
+            self._due[entry] = due_ms
+            heappush(self._heap, (due_ms, entry))
+
+    def remove(self, entry: EntryId) -> None:
         """It was acked after all."""
         self._due.pop(entry, None)
 
@@ -112,7 +123,7 @@ class NegativeAcks:
         self._due.clear()
         self._heap.clear()
 
-    def due(self, now_ms: int) -> list[Entry]:
+    def due(self, now_ms: int) -> list[EntryId]:
         """Those to ask for now."""
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
@@ -123,12 +134,12 @@ class NegativeAcks:
         return found
 
 
-class DeadLetters:
+class DeadLetterCandidates:
     """Messages whose next redelivery is their death; cleared on every reconnect (B23)."""
 
     def __init__(self, policy: DeadLetterPolicy) -> None:
         self.policy: Final = policy
-        self._candidates: dict[Entry, list[ReceivedMessage]] = {}
+        self._candidates: dict[EntryId, list[ReceivedMessage]] = {}
         self._messages = 0
 
     def __len__(self) -> int:
@@ -156,7 +167,7 @@ class DeadLetters:
         else:
             del self._candidates[message_id.entry]
 
-    def take(self, entry: Entry) -> list[ReceivedMessage]:
+    def take(self, entry: EntryId) -> list[ReceivedMessage]:
         """Messages of an entry that is asked for again and must not come: to be sent away."""
         found = self._candidates.pop(entry, [])
         self._messages -= len(found)

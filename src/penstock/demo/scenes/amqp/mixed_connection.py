@@ -50,12 +50,8 @@ async def _others(scene: Scene, link: AmqpLink) -> None:
         for each, name in ((link, "third channel"), (await scene.amqp("other"), "neighbour"))
     ]
     page = await scene.flow()
-    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
-    scene.check(
-        "the broker names the queue",
-        page["diagnosis"]["kind"] == "limit" and "work" in page["diagnosis"]["name"],
-        page["diagnosis"]["sentence"],
-    )
+    limit = "limit/length_max/topic/work"
+    scene.check_answer("the broker names the queue's limit", page, "holding", "held", limit)
     are_free = await scene.until(
         lambda: min(len(each.confirmed_numbers) for each in actors) > PER_SECOND / 2, SECONDS_MAX
     )

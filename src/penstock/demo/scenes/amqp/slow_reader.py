@@ -97,18 +97,15 @@ async def _goes_on(scene: Scene, slow: AmqpConsumer, quick: AmqpConsumer) -> Non
 async def _is_named(scene: Scene, control: AmqpControl) -> None:
     page = await _page_with_mark(scene)
     for _ in range(round(SECONDS_MAX / 0.1)):
-        # Messages that wait are behind after a moment (flow.behind_ms).
-        if page["diagnosis"]["kind"] != "none":
+        # Messages that wait are behind after five seconds (flow.behind_ms).
+        if page["answer"]["severity"] != "ok":
             break
         await scene.wait(0.1)
         page = await scene.flow()
-    found = page["diagnosis"]
-    scene.say(f"the broker says: {found['sentence']}")
-    scene.check(
-        "left alone, it is named as the reason why messages wait",
-        found["kind"] == "network" and "slow" in found["name"],
-        found["sentence"],
-    )
+    claim = "left alone, it is named as the reason why messages wait"
+    scene.check_answer(claim, page, "behind", "not-reading", "consumer/")
+    named = page["answer"]["culprit"]["name"]
+    scene.check("it is the slow one that is named", "slow" in named, named)
     scene.check("they wait in the queue", (ready := await control.ready("work")) > 0, f"{ready:,}")
 
 

@@ -7,7 +7,8 @@ wants to, which is on that connection, too; when it has made room, the receipts 
 in time (2 s here, 20 s by default), the producer is closed and keeps what has no receipt; it comes
 again and hears 7 until there is room. With ``producer_exception`` it hears 8 and gives up what it
 has. With ``consumer_backlog_eviction`` it notices nothing, and the oldest messages go. From outside
-a producer that is held looks like one that hangs: our own client says what it waits for.
+a producer that is held looks like one that hangs: our own client says what it waits for. All others
+here are raw: a client keeps from its application that it was closed, and what it hears then.
 """
 
 import asyncio
@@ -75,7 +76,8 @@ async def _withheld(
     await scene.wait(STILL_SECONDS)
     page = await scene.flow()
     held = [each for each in page["stages"] if each["reason"] == "quota"]
-    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
+    limit = "limit/quota_bytes_max/topic/orders"
+    scene.check_answer("the broker names the quota", page, "holding", "quota", limit)
     scene.check(
         "over the quota receipts are withheld, and nobody is told off",
         len(shop.confirmed_numbers) == stored and shop.outstanding > 0 and shop.closes == 0,

@@ -28,11 +28,14 @@ async def play(scene: Scene) -> None:
     await scene.wait(1.0)
     scene.check("nothing is refused while the disk keeps up", sender.stored > 0 == sender.refused)
     scene.order(FaultOrder("sync-delay", ms=400))
-    most = 0
+    most, page = 0, await scene.flow()
     for _ in range(20):
         await scene.wait(0.1)
+        if page["answer"]["cause"] != "no-buffer":
+            page = await scene.flow()
         most = max(most, scene.broker.engine.unsynced_bytes)
     refused = sender.refused
+    scene.check_answer("the broker names the log", page, "refusing", "no-buffer", "log")
     scene.check(
         "a slow disk fills the buffers and the producer is told",
         refused > 0,

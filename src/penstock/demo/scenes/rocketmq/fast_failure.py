@@ -28,6 +28,7 @@ async def play(scene: Scene) -> None:
     scene.check("sends are stored while the disk answers", sender.stored > 0 == sender.refused)
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
     slowest_ms = await scene.away(lambda: _beat(probe, HOLD_MS / 1000))
+    scene.check_answer("the broker names the log", await scene.flow(), "refusing", "busy", "log")
     await scene.wait(1.0)
     before = sender.stored
     await scene.wait(0.5)

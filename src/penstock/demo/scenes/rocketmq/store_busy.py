@@ -31,8 +31,7 @@ async def play(scene: Scene) -> None:
         rejected > 0,
         sender.remarks.get("REJECTREQUEST", "-"),
     )
-    blamed = page["diagnosis"]
-    scene.check("the broker blames the log", blamed["kind"] == "log", blamed["sentence"])
+    scene.check_answer("the broker blames the log", page, "refusing", "slow", "log")
     scene.check(
         "the flow page counts them by cause",
         sends["refused"].get("busy", 0) > 0,

@@ -38,6 +38,14 @@ def test_a_batch_is_acked_when_all_of_it_is():
     assert sent(group) == [(CommandAck.Individual, [(5, [])])]
 
 
+def test_several_messages_of_a_batch_are_acked_at_once():
+    group = AckGroup(has_batch_index_acks=True)
+    assert not group.add(of_batch(0), 0b101)
+    assert sent(group) == [(CommandAck.Individual, [(5, [0b010])])]
+    assert group.add(of_batch(1), 0b010)
+    assert sent(group) == [(CommandAck.Individual, [(5, [])])]
+
+
 def test_with_index_acks_the_broker_hears_what_is_left():
     group = AckGroup(has_batch_index_acks=True)
     group.add(of_batch(0))

@@ -15,6 +15,7 @@ from penstock.client.pulsar import (
     JsonSchema,
     MessageId,
     NothingReceived,
+    RedeliveryBackoff,
     Refused,
     StateError,
     StringSchema,
@@ -23,12 +24,14 @@ from penstock.client.pulsar import (
     Unreachable,
     Waits,
 )
+from penstock.client.pulsar.consumer.redelivery import STRAY_MS, STRAY_RETURNS_MAX
 from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, ServerError
 
 SHARED = {"subscription_type": SubscriptionType.SHARED}
 FAILOVER = {"subscription_type": SubscriptionType.FAILOVER}
 KEY_SHARED = {"subscription_type": SubscriptionType.KEY_SHARED}
+CAUSES = pb.ConsumerWait.Cause
 READER = {"is_durable": False, "start_message_id": MessageId.earliest}
 
 
@@ -68,6 +71,34 @@ def test_a_listener_for_active_changes_is_for_failover_only():
     refused("active_listener", active_listener=print)
 
 
+@pytest.mark.parametrize("topic", [None, 5, ["a", 5]])
+def test_what_is_no_name_at_all_is_refused_with_what_to_give(topic):
+    refused("topic", topic)
+
+
+def test_a_topic_in_bytes_is_no_list_of_topics():
+    refused("a consumer needs a topic, .* not b't'", b"t")
+
+
+def test_a_listener_that_does_not_take_what_it_is_called_with_is_refused_at_once():
+    refused(r"listener is called as listener\(consumer, message\)", listener=lambda message: None)
+    refused(
+        r"active_listener\(consumer, topic, is_active\)",
+        active_listener=lambda consumer, is_active: None,
+        **FAILOVER,
+    )
+
+
+def test_a_pattern_excludes_names():
+    refused("is no name", ["a", re.compile("public/default/b-.*")])
+
+
+def test_properties_are_text_and_a_schema_is_a_schema():
+    refused("properties have 1: 2; names and values are str", properties={1: 2})
+    refused("subscription_properties have 'a': 2", subscription_properties={"a": 2})
+    refused("a schema is .* not 3", schema=3)
+
+
 def test_other_wrong_options_are_refused_with_what_to_do():
     refused("0..65535", sticky_ranges=[(0, 70_000)], **KEY_SHARED)
     refused("overlap", sticky_ranges=[(0, 10), (10, 20)], **KEY_SHARED)
@@ -82,8 +113,9 @@ def test_a_closed_client_subscribes_to_nothing():
     @scene
     async def play(bench):
         await bench.client.close_async()
-        with pytest.raises(StateError, match="closed"):
+        with pytest.raises(StateError, match="client of pulsar://broker:6650 is closed; make"):
             await bench.subscribe()
+        assert bench.broker.commands == []
 
     play()
 
@@ -159,6 +191,47 @@ async def test_children_flow_only_when_all_are_subscribed(bench):
     await task
     await bench.settle()
     assert bench.broker.flows == [10, 10]
+
+
+@scene
+async def test_a_child_that_comes_back_flows_by_itself(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    consumer = await bench.subscribe("t", receiver_queue_size=10)
+    await bench.settle()
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 4 and consumer.is_connected)
+    await bench.settle()
+    assert bench.broker.flows == [10, 10, 10, 10]
+
+
+@scene
+async def test_a_child_that_is_not_durable_does_not_wait_for_the_others(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    task = asyncio.ensure_future(bench.subscribe("t", receiver_queue_size=10, **READER))
+    await until(lambda: len(bench.broker.waiting) == 2)
+    (first, last), bench.broker.waiting = bench.broker.waiting, []
+    bench.broker._answer(*first)
+    await until(lambda: bench.broker.flows == [10])
+    bench.broker._answer(*last)
+    await task
+    await bench.settle()
+    assert bench.broker.flows == [10, 10]
+
+
+@scene
+async def test_what_is_joined_while_paused_waits_for_resume_too(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10, receiver_queue_size=10)
+    await bench.settle()
+    await consumer.pause_async()
+    bench.broker.partitions[name] = 2
+    await until(lambda: len(consumer.topics) == 2)
+    await bench.settle()
+    assert bench.broker.flows == [10]
+    await consumer.resume_async()
+    await until(lambda: bench.broker.flows == [10, 10])
 
 
 @scene
@@ -338,6 +411,19 @@ async def test_no_flow_while_paused_and_what_gathered_when_resumed(bench):
 
 
 @scene
+async def test_a_queue_of_0_asks_for_nothing_while_paused(bench):
+    consumer = await bench.subscribe(receiver_queue_size=0)
+    await consumer.pause_async()
+    waiting = asyncio.ensure_future(consumer.receive_async())
+    await bench.settle()
+    assert bench.broker.flows == []
+    await consumer.resume_async()
+    await until(lambda: bench.broker.flows == [1])
+    bench.broker.deliver(b"x")
+    assert (await waiting).data == b"x"
+
+
+@scene
 async def test_nothing_is_granted_without_a_connection(bench):
     consumer = await bench.subscribe(receiver_queue_size=4)
     await bench.settle()
@@ -411,6 +497,15 @@ async def test_a_durable_subscription_comes_back_without_a_start_id(bench):
     await bench.settle()
     bench.broker.deliver(b"x")
     await bench.settle()
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    assert not bench.broker.subscribes[1].HasField("start_message_id")
+
+
+@scene
+async def test_a_durable_subscription_that_was_moved_comes_back_without_a_start_id_too(bench):
+    consumer = await bench.subscribe()
+    await consumer.seek_async(MessageId(7, 3))
     bench.broker.cut()
     await until(lambda: len(bench.broker.subscribes) == 2)
     assert not bench.broker.subscribes[1].HasField("start_message_id")
@@ -495,6 +590,66 @@ async def test_a_second_connect_while_one_is_under_way_is_ignored(bench):
 
 
 @scene
+async def test_a_second_connect_while_the_first_looks_for_its_broker_is_ignored(bench):
+    consumer = await bench.subscribe()
+    bench.broker.held.add(TYPES.LOOKUP)
+    bench.broker.cut()
+    await until(lambda: bench.broker.waiting)
+    bench.part(consumer).handler.grab()
+    await bench.settle()
+    bench.broker.release(TYPES.LOOKUP)
+    await until(lambda: consumer.is_connected)
+    await bench.settle()
+    assert len(bench.broker.subscribes) == 2
+
+
+@scene
+async def test_one_that_was_closed_does_not_connect_again(bench):
+    consumer = await bench.subscribe()
+    handler = bench.part(consumer).handler
+    await consumer.close_async()
+    bench.broker.commands.clear()
+    handler.grab()
+    await bench.settle()
+    assert bench.broker.commands == []
+
+
+@scene
+async def test_closed_while_it_looks_for_its_broker_it_never_subscribes(bench):
+    bench.broker.held.add(TYPES.LOOKUP)
+    task = asyncio.ensure_future(bench.subscribe())
+    await until(lambda: bench.broker.waiting)
+    await bench.client.close_async()
+    bench.broker.release(TYPES.LOOKUP)
+    with pytest.raises(StateError):
+        await task
+    await bench.settle()
+    assert bench.broker.subscribes == []
+
+
+@scene
+async def test_after_a_success_the_first_wait_is_the_shortest_again(bench):
+    consumer = await bench.subscribe()
+    handler = bench.part(consumer).handler
+    assert handler._backoff._stop_ms == 0, "a consumer has no mandatory stop"
+    asked = []
+
+    class Noted:
+        def next_ms(self):
+            asked.append("wait")
+            return 1
+
+        def reset(self):
+            asked.append("reset")
+
+    handler._backoff = Noted()
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.ServiceNotReady, "not yet")]
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected)
+    assert asked == ["wait", "wait", "reset"]
+
+
+@scene
 async def test_a_subscription_that_succeeds_after_close_is_undone(bench):
     bench.broker.held.add(TYPES.SUBSCRIBE)
     consumer = await asyncio.wait_for(_opened_late(bench), 5)
@@ -521,8 +676,13 @@ async def test_subscribe_completes_once_although_it_succeeds_often(bench):
     consumer = await bench.subscribe()
     for count in (2, 3, 4):
         bench.broker.cut()
-        await until(lambda count=count: len(bench.broker.subscribes) == count)
-        await until(lambda: consumer.is_connected)
+        bench.broker.held.add(TYPES.SUBSCRIBE)
+        await until(lambda: bench.broker.waiting)
+        attempt = bench.part(consumer).handler._task
+        bench.broker.release(TYPES.SUBSCRIBE)
+        # It would raise what a second end of the same future is.
+        await attempt
+        assert len(bench.broker.subscribes) == count
     assert bench.part(consumer).handler.epoch == 3
 
 
@@ -555,6 +715,41 @@ async def test_acks_survive_a_lost_connection_and_what_was_acked_does_not_come_t
     await until(lambda: bench.broker.acks == [[(7, 0)]])
 
 
+@scene
+async def test_a_batch_acked_before_and_after_the_last_look_is_acked_whole_when_it_comes_back(
+    bench,
+):
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    first, *others = [await consumer.receive_async() for _ in range(3)]
+    consumer.acknowledge(first)
+    bench.part(consumer)._look_at_acks()
+    consumer.acknowledge(others)
+    bench.broker.cut()
+    await until(lambda: consumer.statistics().reconnects == 1)
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+
+
+@scene
+async def test_a_batch_that_comes_again_is_handed_out_but_for_what_was_acked_since(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    one, two, _ = [await consumer.receive_async() for _ in range(3)]
+    consumer.acknowledge(one)
+    bench.broker.cut()
+    await until(lambda: consumer.statistics().reconnects == 1)
+    consumer.acknowledge(two)
+    bench.part(consumer)._look_at_acks()
+    bench.broker.deliver(*numbers(3), entry=0)
+    again = [await consumer.receive_async() for _ in range(2)]
+    assert [each.data for each in again] == [b"0", b"2"]
+    consumer.acknowledge(again)
+    bench.part(consumer).flush_acks()
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+
+
 # ---- acks ---------------------------------------------------------------------------------------
 
 
@@ -584,6 +779,36 @@ async def test_a_group_that_is_full_is_sent_at_once_and_the_rest_when_closed(ben
     assert bench.broker.acks[-1] == [(7, 2)]
     kinds = [each.type for each in bench.broker.commands]
     assert kinds.index(TYPES.CLOSE_CONSUMER) > max(n for n, k in enumerate(kinds) if k == TYPES.ACK)
+
+
+@scene
+async def test_what_is_acked_behind_a_full_group_goes_with_it(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000, ack_group_max=2)
+    await bench.settle()
+    for body in numbers(5):
+        bench.broker.deliver(body)
+    # On the client's thread: nothing is sent before the last of them is said.
+    consumer.acknowledge([await consumer.receive_async() for _ in range(5)])
+    await until(lambda: bench.broker.acks)
+    assert bench.broker.acks == [[(7, number) for number in range(5)]]
+
+
+@scene
+async def test_acks_of_batches_are_told_apart_however_they_are_mixed(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000, has_batch_index_acks=True)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    bench.broker.deliver(b"alone")
+    bench.broker.deliver(*numbers(3))
+    found = [await consumer.receive_async() for _ in range(7)]
+    consumer.acknowledge([found[at] for at in (0, 4, 1, 3, 5, 2)])
+    await consumer.flush_acks_async()
+    (said,) = bench.broker.all(TYPES.ACK)
+    assert [(each.entryId, list(each.ack_set)) for each in said.message_id] == [
+        (1, []),
+        (0, []),
+        (2, [0b100]),
+    ]
 
 
 @scene
@@ -695,6 +920,30 @@ async def test_a_dead_letter_that_cannot_be_sent_is_tried_again(bench):
     assert bench.broker.acks == []
 
 
+@scene
+async def test_a_dead_letter_that_was_not_sent_before_a_reconnect_is_forgotten(bench):
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(dead_letter_policy=policy, negative_ack_delay_ms=0, **SHARED)
+    part, gate = bench.part(consumer), asyncio.get_running_loop().create_future()
+
+    async def make(topic, subscription):
+        await gate
+        raise Unreachable(topic, "not today")
+
+    consumer._make_producer = make
+    await bench.settle()
+    bench.broker.deliver(b"x", redelivery_count=1)
+    consumer.negative_acknowledge(await consumer.receive_async())
+    await until(lambda: consumer.letters_under_way)
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected)
+    gate.set_result(None)
+    await until(lambda: not consumer.letters_under_way)
+    await bench.settle()
+    # The broker sends it again by itself.
+    assert (len(part.letters), len(part.negatives)) == (0, 0)
+
+
 # ---- once more ----------------------------------------------------------------------------------
 
 
@@ -708,6 +957,22 @@ async def test_a_negative_ack_asks_for_the_entry_again(bench):
     kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
     await until(lambda: bench.broker.all(kind))
     assert [each.entryId for each in bench.broker.all(kind)[0].message_ids] == [0]
+
+
+@scene
+async def test_what_was_given_back_later_and_is_due_earlier_does_not_wait_for_the_other(bench):
+    backoff = RedeliveryBackoff(min_ms=1, max_ms=600_000, multiplier=1_000)
+    consumer = await bench.subscribe(negative_ack_backoff=backoff, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"a", redelivery_count=5)
+    bench.broker.deliver(b"b")
+    for _ in range(2):
+        consumer.negative_acknowledge(await consumer.receive_async())
+    await bench.settle()
+    bench.clock.advance(1)
+    kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    await until(lambda: bench.broker.all(kind))
+    assert [each.entryId for each in bench.broker.all(kind)[0].message_ids] == [1]
 
 
 @scene
@@ -930,6 +1195,88 @@ async def test_a_message_in_chunks_is_one_message_and_acked_with_all_of_them(ben
     await until(lambda: bench.broker.acks == [[(7, 0), (7, 1), (7, 2)]])
 
 
+def chunk(number, count=2):
+    return single_tail(
+        b"part%d" % number, uuid="u", chunk_id=number, num_chunks_from_msg=count,
+        total_chunk_msg_size=5 * count,
+    )  # fmt: skip
+
+
+@scene
+async def test_chunks_of_a_shared_subscription_that_come_out_of_order_are_asked_for_again(
+    bench,
+):
+    consumer = await bench.subscribe(**SHARED)
+    part = bench.part(consumer)
+    await bench.settle()
+    bench.broker.deliver(tail=chunk(1), entry=1)
+    bench.broker.deliver(tail=chunk(0), entry=0)
+    await bench.settle()
+    bench.clock.advance(STRAY_MS - 1)
+    part._negatives_due()
+    kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    assert bench.broker.all(kind) == []
+    bench.clock.advance(1)
+    part._negatives_due()
+    await bench.settle()
+    assert [each.entryId for each in bench.broker.all(kind)[0].message_ids] == [1]
+    bench.broker.deliver(tail=chunk(1), entry=1, redelivery_count=1)
+    assert await bench.receive(consumer, 1) == [b"part0part1"]
+
+
+@scene
+async def test_a_chunk_that_comes_too_soon_does_not_take_the_beginning_away(bench):
+    consumer = await bench.subscribe(**SHARED)
+    await bench.settle()
+    bench.broker.deliver(tail=chunk(0, 3), entry=0)
+    bench.broker.deliver(tail=chunk(2, 3), entry=2)
+    await bench.settle()
+    bench.clock.advance(STRAY_MS)
+    bench.part(consumer)._negatives_due()
+    await bench.settle()
+    (said,) = bench.broker.all(TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert [each.entryId for each in said.message_ids] == [2]
+    bench.broker.deliver(tail=chunk(1, 3), entry=1)
+    bench.broker.deliver(tail=chunk(2, 3), entry=2, redelivery_count=1)
+    assert await bench.receive(consumer, 1) == [b"part0part1part2"]
+
+
+@scene
+async def test_a_chunk_whose_message_has_no_beginning_is_not_asked_for_without_end(bench):
+    consumer = await bench.subscribe(**SHARED)
+    await bench.settle()
+    bench.broker.deliver(tail=chunk(1), entry=1, redelivery_count=STRAY_RETURNS_MAX)
+    await bench.settle()
+    assert len(bench.part(consumer).negatives) == 0
+
+
+@scene
+async def test_with_one_active_consumer_chunks_come_in_order_and_none_is_asked_for(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    bench.broker.deliver(tail=chunk(1), entry=1)
+    await bench.settle()
+    assert len(bench.part(consumer).negatives) == 0
+
+
+@scene
+async def test_chunks_that_were_stored_twice_are_acked_and_give_their_permits_back(bench):
+    consumer = await bench.subscribe(ack_group_ms=0, receiver_queue_size=4)
+    await bench.settle()
+    for number in (0, 0, 1, 1):
+        part = single_tail(
+            b"part%d" % number, uuid="u", chunk_id=number, num_chunks_from_msg=2,
+            total_chunk_msg_size=10,
+        )  # fmt: skip
+        bench.broker.deliver(tail=part)
+    message = await consumer.receive_async()
+    assert message.data == b"part0part1"
+    await until(lambda: [each for ids in bench.broker.acks for each in ids] == [(7, 1), (7, 3)])
+    assert bench.broker.flows == [4, 2]
+    consumer.acknowledge(message)
+    await until(lambda: bench.broker.acks[-1] == [(7, 0), (7, 2)])
+
+
 @scene
 async def test_values_are_what_the_schema_makes_of_them(bench):
     consumer = await bench.subscribe("t", "s", schema=JsonSchema())
@@ -947,6 +1294,7 @@ async def test_why_says_what_is_waited_for(bench):
         bench.broker.deliver(body)
     await bench.settle()
     assert "permits are out" in str(consumer.why())
+    assert "permits are out" in str(consumer)
     assert "permits are out" in repr(consumer)
     assert consumer.statistics().why.reason is Waits.APPLICATION
     bench.broker.is_away = True
@@ -954,6 +1302,152 @@ async def test_why_says_what_is_waited_for(bench):
     assert consumer.why().reason is Waits.CONNECTION
     assert "reconnecting since" in str(consumer.why())
     bench.broker.is_away = False
+
+
+def said(waits):
+    return [(CAUSES.Name(each.cause), each.waiting, each.limit) for each in waits]
+
+
+@scene
+async def test_penstock_hears_that_the_application_takes_nothing_and_that_it_does_again(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe(receiver_queue_size=4)
+    await bench.settle()
+    for body in numbers(4):
+        bench.broker.deliver(body)
+    await bench.settle()
+    (told,) = await bench.look()
+    assert said([told]) == [("NOT_RECEIVED", 4, 4)]
+    assert (told.consumer_id, told.lasted_ms) == (bench.part(consumer).consumer_id, 1_000)
+    assert await bench.look(10) == [], "the broker counts on by itself"
+    await bench.receive(consumer, 1)
+    (told,) = await bench.look(1)
+    assert (said([told]), told.lasted_ms) == ([("NOT_RECEIVED", 3, 4)], 0)
+    consumer.acknowledge([await consumer.receive_async() for _ in range(3)])
+    assert said(await bench.look(1)) == [("NOTHING", 0, 0)]
+
+
+@scene
+async def test_an_application_that_takes_nothing_is_told_of_while_the_broker_may_send_more(bench):
+    bench.broker.version = "Penstock 1"
+    await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    await bench.settle()
+    assert said(await bench.look(3)) == [("NOT_RECEIVED", 1, 10)]
+
+
+@scene
+async def test_another_broker_than_penstock_never_hears_of_it(bench):
+    consumer = await bench.subscribe(receiver_queue_size=4)
+    await bench.settle()
+    for body in numbers(4):
+        bench.broker.deliver(body)
+    await consumer.pause_async()
+    assert await bench.look(5) == []
+    assert bench.broker.all(TYPES.PING) == []
+
+
+@scene
+async def test_penstock_hears_of_a_pause_and_of_its_end(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe()
+    await consumer.pause_async()
+    assert said(await bench.look(3)) == [("PAUSED", 0, 0)]
+    await consumer.resume_async()
+    assert said(await bench.look(3)) == [("NOTHING", 0, 0)]
+
+
+@scene
+async def test_penstock_hears_again_on_a_new_connection(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe()
+    await consumer.pause_async()
+    assert said(await bench.look()) == [("PAUSED", 0, 0)]
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected)
+    assert said(await bench.look()) == [("PAUSED", 0, 0)]
+
+
+@scene
+async def test_penstock_hears_of_what_the_application_has_and_does_not_ack(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe(**SHARED)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 3)
+    assert said(await bench.look(4)) == [("UNACKED", 0, 0)]
+
+
+@scene
+async def test_penstock_hears_of_a_queue_that_has_all_its_bytes(bench):
+    bench.broker.version = "Penstock 1"
+    await bench.subscribe(receiver_queue_bytes_max=100, receiver_queue_size=100)
+    await bench.settle()
+    for _ in range(4):
+        bench.broker.deliver(bytes(30))
+    await bench.settle()
+    assert said(await bench.look()) == [("QUEUE_BYTES", 4, 100)]
+
+
+@scene
+async def test_penstock_hears_that_a_queue_of_0_is_not_asked_for_anything(bench):
+    bench.broker.version = "Penstock 1"
+    await bench.subscribe(receiver_queue_size=0)
+    await bench.settle()
+    assert said(await bench.look(3)) == [("NOT_RECEIVED", 0, 0)]
+
+
+@scene
+async def test_penstock_hears_of_a_busy_listener(bench):
+    bench.broker.version = "Penstock 1"
+    begun, go_on = threading.Event(), threading.Event()
+
+    def listener(consumer, message):
+        begun.set()
+        go_on.wait(10)
+
+    await bench.subscribe(receiver_queue_size=3, listener=listener)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    try:
+        await until(begun.is_set)
+        assert said(await bench.look(3)) == [("LISTENERS", 2, 1)]
+    finally:
+        go_on.set()
+
+
+@scene
+async def test_penstock_hears_of_letters_that_get_no_receipt(bench):
+    bench.broker.version = "Penstock 1"
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(**SHARED, is_retry_enabled=True, dead_letter_policy=policy)
+    await bench.settle()
+    bench.broker.deliver(b"x", consumer_id=bench.broker.subscribes[0].consumer_id)
+    message = await consumer.receive_async()
+    bench.broker.held.add(TYPES.PRODUCER)
+    task = asyncio.ensure_future(consumer.reconsume_later_async(message, 1_000))
+    await until(lambda: consumer.letters_under_way)
+    assert {cause for cause, _, _ in said(await bench.look())} == {"LETTERS"}
+    task.cancel()
+
+
+@scene
+async def test_consumers_of_which_nothing_is_to_be_said_are_not_looked_at(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe()
+    await bench.look(1)
+    connection = bench.broker.transports[-1].connection
+    assert not connection._watched
+    bench.broker.deliver(b"x")
+    await bench.settle()
+    assert connection._watched
+    consumer.acknowledge(await consumer.receive_async())
+    await until(lambda: bench.broker.acks)
+    await bench.look(1)
+    assert not connection._watched
 
 
 @scene
@@ -998,6 +1492,32 @@ async def test_a_message_of_another_consumer_is_not_acked_here(bench):
     message = await other.receive_async()
     with pytest.raises(InvalidUse, match="not received by"):
         mine.acknowledge(message)
+
+
+@scene
+async def test_what_is_no_message_is_not_acked_and_nothing_beside_it(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    for wrong in (b"x", None, 5, [message, "x"]):
+        with pytest.raises(InvalidUse, match="is no message; give"):
+            consumer.acknowledge(wrong)
+    with pytest.raises(InvalidUse, match="is no message"):
+        consumer.negative_acknowledge("x")
+    await consumer.flush_acks_async()
+    assert bench.broker.acks == []
+
+
+@pytest.mark.parametrize("target", ["x", 1.5, -1, None])
+def test_a_seek_to_nowhere_is_refused(target):
+    @scene
+    async def play(bench):
+        consumer = await bench.subscribe()
+        with pytest.raises(InvalidUse, match="seek goes to"):
+            await consumer.seek_async(target)
+
+    play()
 
 
 @scene

@@ -8,13 +8,13 @@ from penstock.client.pulsar.consumer.entries import (
     Chunks,
     Corrupt,
     Encrypted,
-    Origin,
+    EntryOrigin,
     batch_messages,
     open_entry,
 )
 from penstock.wire.pulsar.protocol_pb2 import CommandAck, MessageMetadata
 
-ORIGIN = Origin("t", (7, 1), 2, 3, None, None, 0)
+ORIGIN = EntryOrigin("t", (7, 1), 2, 3, None, None, 0)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -87,8 +87,12 @@ def test_an_encrypted_entry_is_not_read():
 # ---- chunks -------------------------------------------------------------------------------------
 
 
-def chunk(number, total=3, uuid="u", body=b"ab"):
-    return open_entry(single_tail(body, uuid=uuid, chunk_id=number, num_chunks_from_msg=total))
+def chunk(number, total=3, uuid="u", body=b"ab", sent_ms=1):
+    return open_entry(
+        single_tail(
+            body, uuid=uuid, chunk_id=number, num_chunks_from_msg=total, publish_time=sent_ms
+        )
+    )
 
 
 def chunks(**options):
@@ -120,6 +124,50 @@ def test_a_chunk_that_comes_twice_is_taken_once():
     assert found.add(chunk(2), (1, 2), 0).payload == b"ababab"
 
 
+def test_a_chunk_that_was_stored_twice_is_taken_once_and_the_other_is_done_with():
+    found = chunks()
+    stored = [0, 1, 0, 1, 2, 2]
+    whole = [found.add(chunk(number), (1, at), 0) for at, number in enumerate(stored)]
+    assert [each is not None for each in whole] == [False, False, False, False, True, False]
+    assert found.entries_of((1, 4)) == [(1, 0), (1, 1), (1, 4)]
+    assert found.take_doubles() == [(1, 2), (1, 3), (1, 5)]
+    assert found.take_doubles() == []
+
+
+def test_a_message_that_is_delivered_again_is_no_double():
+    found = chunks()
+    for _ in range(2):
+        assert [found.add(chunk(n), (1, n), 0) is not None for n in range(3)] == [
+            False,
+            False,
+            True,
+        ]
+    assert found.take_doubles() == []
+
+
+def test_another_message_of_a_producer_that_counts_from_the_beginning_again_is_no_double():
+    found = chunks()
+    assert found.add(chunk(0), (1, 0), 0) is None
+    for number in range(3):
+        whole = found.add(chunk(number, body=b"xy", sent_ms=2), (2, number), 0)
+    assert whole.payload == b"xyxyxy"
+    for number in range(3):
+        whole = found.add(chunk(number, body=b"vw", sent_ms=3), (3, number), 0)
+    assert whole.payload == b"vwvwvw"
+    assert found.take_doubles() == []
+
+
+def test_what_is_known_of_messages_put_together_has_a_bound(monkeypatch):
+    monkeypatch.setattr(entries, "TOGETHER_MAX", 2)
+    found = chunks()
+    for number in range(4):
+        found.add(chunk(0, total=2, uuid=str(number)), (number, 0), 0)
+        found.add(chunk(1, total=2, uuid=str(number)), (number, 1), 0)
+    found.add(chunk(1, total=2, uuid="1"), (9, 0), 0)
+    found.add(chunk(1, total=2, uuid="3"), (9, 1), 0)
+    assert found.take_doubles() == [(9, 1)]
+
+
 def test_the_oldest_gives_way_when_there_are_too_many_or_too_large():
     found = chunks()
     for uuid in "uvw":
@@ -129,6 +177,24 @@ def test_the_oldest_gives_way_when_there_are_too_many_or_too_large():
     found.add(chunk(0, uuid="u"), (1, 0), 0)
     found.add(chunk(0, uuid="v"), (1, 1), 0)
     assert (len(found), found.bytes) == (1, 2)
+
+
+def test_what_gave_way_and_what_came_too_soon_is_to_be_asked_for_again():
+    found = chunks()
+    for name in range(3):
+        found.add(chunk(0, uuid=str(name)), (name, 0), 0)
+    assert found.take_strays() == [(0, 0)]
+    found.add(chunk(2, uuid="2"), (2, 2), 0)
+    assert found.take_strays() == [(2, 2)]
+    assert len(found) == 2, "the beginning is still there"
+    assert found.take_strays() == []
+
+
+def test_a_message_too_large_for_all_the_room_there_is_is_not_asked_for_again():
+    found = chunks(bytes_max=3)
+    found.add(chunk(0), (1, 0), 0)
+    found.add(chunk(1), (1, 1), 0)
+    assert (len(found), found.take_strays()) == (0, [])
 
 
 def test_one_whose_next_chunk_does_not_come_is_given_up():

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kit.client.pulsar_consumer import scene
-from penstock.client.pulsar.consumer.receiver_queue import Inbox, Permits
+from penstock.client.pulsar.consumer.receiver_queue import MessageInbox, ReceiverPermits
 from penstock.client.pulsar.errors import StateError
 from penstock.client.pulsar.message import MessageId, ReceivedMessage
 from penstock.wire.pulsar.protocol_pb2 import MessageMetadata
@@ -20,13 +20,15 @@ class Part:
         self.taken = 0
         self.taken_post_at = post_at
         self.last_taken = None
+        self.is_noting = False
         self.posts = 0
+        self.notes = []
 
     def post_taken(self):
         self.posts += 1
 
     def note_taken(self, message):
-        pass
+        self.notes.append(message)
 
 
 def message(number, source, size=1, epoch=0):
@@ -38,11 +40,18 @@ def message(number, source, size=1, epoch=0):
 
 
 def test_the_threshold_is_half_of_the_queue_and_at_least_one():
-    assert [Permits(size).refill_at for size in (0, 1, 2, 3, 10, 1_000)] == [1, 1, 1, 1, 5, 500]
+    assert [ReceiverPermits(size).refill_at for size in (0, 1, 2, 3, 10, 1_000)] == [
+        1,
+        1,
+        1,
+        1,
+        5,
+        500,
+    ]
 
 
 def test_what_gathered_goes_out_in_one_grant():
-    permits = Permits(10)
+    permits = ReceiverPermits(10)
     assert permits.connected() == 10
     permits.arrived(10)
     assert [permits.taken(1) for _ in range(4)] == [0, 0, 0, 0]
@@ -50,7 +59,7 @@ def test_what_gathered_goes_out_in_one_grant():
 
 
 def test_a_child_waits_for_its_parent_once():
-    permits = Permits(10)
+    permits = ReceiverPermits(10)
     assert permits.connected(may_start=False) == 0
     assert permits.is_waiting_for_start
     assert permits.taken(7) == 0
@@ -59,7 +68,7 @@ def test_a_child_waits_for_its_parent_once():
 
 
 def test_paused_grants_nothing_and_resumed_what_is_worth_it():
-    permits = Permits(10)
+    permits = ReceiverPermits(10)
     permits.connected()
     permits.arrived(10)
     permits.pause()
@@ -68,23 +77,23 @@ def test_paused_grants_nothing_and_resumed_what_is_worth_it():
 
 
 def test_paused_before_it_was_connected_grants_nothing_either():
-    permits = Permits(10)
+    permits = ReceiverPermits(10)
     permits.pause()
     assert permits.connected() == 0
     assert permits.resume() == 10
 
 
 def test_without_a_connection_nothing_is_granted_and_nothing_gathers():
-    permits = Permits(4)
+    permits = ReceiverPermits(4)
     assert (permits.start(), permits.taken(4), permits.wanted(1)) == (0, 0, 0)
     permits.connected()
     permits.disconnected()
-    assert permits.taken(4) == 0
+    assert (permits.taken(4), permits.gathered) == (0, 0)
     assert permits.connected() == 4
 
 
 def test_a_queue_of_0_grants_what_receivers_want_and_what_a_batch_took_too_much():
-    permits = Permits(0)
+    permits = ReceiverPermits(0)
     assert permits.connected() == 0
     assert (permits.wanted(0), permits.wanted(1), permits.wanted(1)) == (0, 1, 0)
     permits.arrived(4)
@@ -96,7 +105,7 @@ def test_a_queue_of_0_grants_what_receivers_want_and_what_a_batch_took_too_much(
 
 
 def test_messages_leave_in_the_order_they_came():
-    inbox, part = Inbox(1_000), Part()
+    inbox, part = MessageInbox(1_000), Part()
     inbox.put([message(n, part) for n in range(5)])
     assert [inbox.take().message_id.entry_id for _ in range(5)] == [0, 1, 2, 3, 4]
     assert inbox.take() is None
@@ -104,7 +113,7 @@ def test_messages_leave_in_the_order_they_came():
 
 
 def test_the_source_hears_of_what_was_taken_when_it_is_worth_it():
-    inbox, part = Inbox(1_000), Part(post_at=3)
+    inbox, part = MessageInbox(1_000), Part(post_at=3)
     inbox.put([message(n, part) for n in range(4)])
     inbox.take()
     inbox.take()
@@ -115,7 +124,7 @@ def test_the_source_hears_of_what_was_taken_when_it_is_worth_it():
 
 def test_it_is_full_by_bytes_until_half_of_them_are_gone():
     rooms = []
-    inbox, part = Inbox(100, on_room=lambda: rooms.append(1)), Part()
+    inbox, part = MessageInbox(100, on_room=lambda: rooms.append(1)), Part()
     inbox.put([message(n, part, size=25) for n in range(4)])
     assert inbox.is_full
     inbox.take()
@@ -125,7 +134,7 @@ def test_it_is_full_by_bytes_until_half_of_them_are_gone():
 
 
 def test_clear_takes_back_what_is_of_one_source_and_of_its_old_connections():
-    inbox, mine, other = Inbox(1_000), Part(), Part()
+    inbox, mine, other = MessageInbox(1_000), Part(), Part()
     inbox.put([message(0, mine), message(1, other), message(2, mine, epoch=1)])
     assert [each.message_id.entry_id for each in inbox.clear(mine, 0)] == [0]
     assert [each.message_id.entry_id for each in inbox.clear(mine)] == [2]
@@ -133,7 +142,7 @@ def test_clear_takes_back_what_is_of_one_source_and_of_its_old_connections():
 
 
 def test_a_thread_that_waits_gets_what_is_put_and_none_when_time_is_up():
-    inbox, part, got = Inbox(1_000), Part(), []
+    inbox, part, got = MessageInbox(1_000), Part(), []
     assert inbox.take_within(0) is None
     waiting = threading.Event()
     inbox._on_wait = waiting.set
@@ -147,7 +156,7 @@ def test_a_thread_that_waits_gets_what_is_put_and_none_when_time_is_up():
 
 
 def test_a_batch_ends_at_its_bytes_but_has_one_message_at_least():
-    inbox, part = Inbox(1_000), Part()
+    inbox, part = MessageInbox(1_000), Part()
     inbox.put([message(n, part, size=40) for n in range(4)])
     assert len(inbox.take_many(10, 100, 0)) == 2
     assert len(inbox.take_many(10, 1, 0)) == 1
@@ -157,7 +166,7 @@ def test_a_batch_ends_at_its_bytes_but_has_one_message_at_least():
 
 @scene
 async def test_a_message_for_who_went_away_is_put_back_first(bench):
-    inbox, part = Inbox(1_000), Part()
+    inbox, part = MessageInbox(1_000), Part()
     waiting = asyncio.ensure_future(inbox.wait())
     await bench.settle()
     inbox.put([message(0, part), message(1, part)])
@@ -170,7 +179,7 @@ async def test_a_message_for_who_went_away_is_put_back_first(bench):
 
 @scene
 async def test_who_waits_when_it_is_closed_hears_why(bench):
-    inbox = Inbox(1_000)
+    inbox = MessageInbox(1_000)
     waiting = asyncio.ensure_future(inbox.wait())
     await bench.settle()
     inbox.close("over")
@@ -178,3 +187,13 @@ async def test_who_waits_when_it_is_closed_hears_why(bench):
         await waiting
     with pytest.raises(StateError):
         inbox.take_within(None)
+
+
+@pytest.mark.parametrize("is_noting", [True, False])
+def test_a_source_that_wants_to_hears_of_each_message_that_is_taken(is_noting):
+    inbox, part = MessageInbox(1_000), Part()
+    part.is_noting = is_noting
+    messages = [message(number, part) for number in range(3)]
+    inbox.put(messages)
+    assert [inbox.take(), *inbox.pop_many(10, 1_000)] == messages
+    assert part.notes == (messages if is_noting else [])

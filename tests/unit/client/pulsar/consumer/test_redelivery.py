@@ -2,7 +2,7 @@
 
 from penstock.client.pulsar.consumer import redelivery
 from penstock.client.pulsar.consumer.redelivery import (
-    DeadLetters,
+    DeadLetterCandidates,
     NegativeAcks,
     UnackedTracker,
     dead_letter_properties,
@@ -80,7 +80,7 @@ def test_a_backoff_grows_with_every_redelivery():
 
 
 def test_a_message_is_handed_out_until_it_came_more_often_than_allowed():
-    letters = DeadLetters(DeadLetterPolicy(redeliveries_max=2))
+    letters = DeadLetterCandidates(DeadLetterPolicy(redeliveries_max=2))
     one = message()
     assert [letters.judge([one], count) for count in (0, 1, 2, 3)] == [False, False, False, True]
     assert letters.take((3, 1)) == [one]
@@ -88,7 +88,7 @@ def test_a_message_is_handed_out_until_it_came_more_often_than_allowed():
 
 
 def test_what_was_acked_is_no_dead_letter():
-    letters = DeadLetters(DeadLetterPolicy(redeliveries_max=1))
+    letters = DeadLetterCandidates(DeadLetterPolicy(redeliveries_max=1))
     letters.judge([message()], 1)
     letters.settled(MessageId(3, 1))
     assert letters.take((3, 1)) == []
@@ -96,7 +96,7 @@ def test_what_was_acked_is_no_dead_letter():
 
 def test_candidates_have_a_bound_and_beyond_it_messages_are_handed_out(monkeypatch):
     monkeypatch.setattr(redelivery, "DEAD_CANDIDATES_MAX", 1)
-    letters = DeadLetters(DeadLetterPolicy(redeliveries_max=1))
+    letters = DeadLetterCandidates(DeadLetterPolicy(redeliveries_max=1))
     assert letters.judge([message(1)], 2)
     assert not letters.judge([message(2)], 2)
 

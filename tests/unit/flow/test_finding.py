@@ -1,4 +1,4 @@
-"""What findings advise: every command exists, with every option."""
+"""Findings: every cause has words, and every command that is advised exists with its options."""
 
 import shlex
 
@@ -6,12 +6,15 @@ import click
 import pytest
 
 from penstock.cli.main import penstock
-from penstock.flow.diagnosis import _LIMIT_OPTIONS, _advice, topic_argument
+from penstock.flow.delivery import WITHHELD_WORDS
+from penstock.flow.finding import CAUSE_WORDS, LIMIT_OPTIONS, advice_for, topic_argument
+from penstock.flow.reason import Reason
+from penstock.model.refusal import RefusalKind
 
 CULPRITS = [
     ("alarm/memory", "memory"),
     ("alarm/disk", "disk"),
-    *[(f"limit/{setting}/topic/a%20b@space", "held") for setting in _LIMIT_OPTIONS],
+    *[(f"limit/{setting}/topic/a%20b@space", "held") for setting in LIMIT_OPTIONS],
     ("limit/flow.pending_publishes_max/connection/1", "pending"),
     ("sub/orders/billing", "nobody"),
     ("sub/orders/billing", "drop-head"),
@@ -26,7 +29,7 @@ CULPRITS = [
 
 @pytest.mark.parametrize(("culprit", "cause"), CULPRITS)
 def test_every_command_that_is_advised_exists(culprit, cause):
-    advice = _advice(culprit, cause)
+    advice = advice_for(culprit, cause)
     assert advice
     for each in advice:
         assert each.why
@@ -44,3 +47,8 @@ def test_a_topic_is_named_as_a_shell_takes_it():
     assert topic_argument("topic/orders") == "orders"
     assert topic_argument("topic/a%20b@shop") == "'a b' --space shop"
     assert shlex.split(topic_argument("topic/it%27s%5C%20%24x")) == ["it's\\ $x"]
+
+
+def test_every_cause_has_words_for_the_headline():
+    causes = [*Reason, *RefusalKind, *WITHHELD_WORDS]
+    assert [each.value for each in causes if each.value not in CAUSE_WORDS] == []

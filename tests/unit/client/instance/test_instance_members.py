@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from penstock.client.errors import GroupTaken
-from penstock.client.instance import Membership
+from penstock.client.instance import InstanceMembers
 from penstock.wire.rocketmq.bodies import ConsumerData
 
 
@@ -45,14 +45,14 @@ class Producer:
 
 
 def test_a_second_consumer_of_a_group_is_refused():
-    members = Membership("me")
+    members = InstanceMembers("me")
     members.add_consumer(Consumer())
     with pytest.raises(GroupTaken, match=r"'g'.*client me.*instance_name"):
         members.add_consumer(Consumer())
 
 
 def test_a_producer_group_is_gone_with_its_last_producer():
-    members = Membership("me")
+    members = InstanceMembers("me")
     first, second = Producer(), Producer()
     members.add_producer(first)
     members.add_producer(second)
@@ -65,14 +65,14 @@ def test_a_producer_group_is_gone_with_its_last_producer():
 
 
 def test_a_stranger_of_the_same_group_cannot_leave_for_a_member():
-    members = Membership("me")
+    members = InstanceMembers("me")
     members.add_consumer(Consumer())
     assert not members.drop_consumer(Consumer())
     assert members.consumer("g") is not None
 
 
 def test_the_heartbeat_names_every_group_and_nobody_is_no_heartbeat():
-    members = Membership("me")
+    members = InstanceMembers("me")
     assert members.heartbeat() is None
     members.add_consumer(Consumer())
     members.add_producer(Producer())
@@ -84,7 +84,7 @@ def test_the_heartbeat_names_every_group_and_nobody_is_no_heartbeat():
 
 
 def test_only_consumers_of_a_topic_hear_of_its_route():
-    members = Membership("me")
+    members = InstanceMembers("me")
     one, other = Consumer("g", ["t"]), Consumer("h", ["u"])
     members.add_consumer(one)
     members.add_consumer(other)
@@ -95,7 +95,7 @@ def test_only_consumers_of_a_topic_hear_of_its_route():
 
 @pytest.mark.parametrize("outcome", [False, RuntimeError("x")])
 def test_one_that_does_not_come_out_spoils_the_balance_but_keeps_nobody(outcome, caplog):
-    members = Membership("me")
+    members = InstanceMembers("me")
     bad, good = Consumer("g", balanced=outcome), Consumer("h")
     members.add_consumer(bad)
     members.add_consumer(good)
@@ -105,7 +105,7 @@ def test_one_that_does_not_come_out_spoils_the_balance_but_keeps_nobody(outcome,
 
 
 def test_a_failed_store_of_offsets_keeps_nobody():
-    members = Membership("me")
+    members = InstanceMembers("me")
     bad, good = Consumer("g", balanced=RuntimeError("x")), Consumer("h")
     members.add_consumer(bad)
     members.add_consumer(good)

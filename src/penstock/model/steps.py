@@ -1,0 +1,20 @@
+"""Work that is made in steps, so that others have their turns in between.
+
+A generator says after each part how many steps that was, about as much work as a look at one topic
+each; whoever runs it decides after how many of them everybody else comes (``server/view.py``).
+"""
+
+from collections.abc import Generator
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+Steps = Generator[float, None, T]
+
+
+def finished(steps: Steps[T]) -> T:
+    """What comes of steps that are all made at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
