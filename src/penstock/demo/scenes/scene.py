@@ -40,6 +40,9 @@ TICK_SECONDS: Final = 0.5
 WELL_SECONDS_MAX: Final = 5.0
 """Within which time the answer is ``ok`` after something has ended."""
 
+FOUND_SECONDS_MAX: Final = 2.0
+"""Within which time who holds or refuses is named: a page may be a moment old (``CachedPage``)."""
+
 T = TypeVar("T")
 
 
@@ -82,7 +85,6 @@ class Scene:
         self.name: Final = name
         self.checks: list[tuple[str, bool, str]] = []
         """(what was claimed, whether it was so, the figures)."""
-        """What the broker named as the bottleneck at each tick."""
         self._actors: list[TickedActor] = []
         self._clients: list[RemotingClient] = []
         self._links: list[AmqpLink | PulsarLink | ClientProcess] = []

@@ -40,7 +40,7 @@ class Size:
 FULL: Final = Size(
     orders_per_s=500,
     steady_s=4,
-    store_hold_ms=2500,
+    store_hold_ms=4000,
     slow_order_s=0.05,
     slow_row_s=0.025,
     backlog_messages_max=4000,
@@ -50,7 +50,7 @@ FULL: Final = Size(
 SMALL: Final = Size(
     orders_per_s=200,
     steady_s=1,
-    store_hold_ms=2500,
+    store_hold_ms=4000,
     slow_order_s=0.1,
     slow_row_s=0.06,
     backlog_messages_max=1600,

@@ -114,6 +114,10 @@ class Board:
         self._looks.clear()
         self._began, self._ended = time.monotonic(), math.inf
 
+    def looks_after(self, seconds: float) -> int:
+        """How often one has looked since that time after it began; a busy broker answers late."""
+        return sum(each.at >= self._began + seconds for each in self._looks)
+
     def over(self) -> None:
         """It ended; whom it concerned may be named for a moment longer."""
         self._ended = time.monotonic()
