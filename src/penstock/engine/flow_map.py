@@ -143,6 +143,8 @@ class FlowMapper:
         self._queries = queries
         self._non_persistent = non_persistent
         self._now_ms = now_ms
+        # Whom an alarm holds keeps its figure of then.
+        self._raised: Mapping[Reason, str] = chain.alarms.raised
         # Views that are made of stages nobody waits for, about.
         self._spare = running_max
         self._running_max = running_max
@@ -233,7 +235,7 @@ class FlowMapper:
                 continue
             else:
                 self._details -= 1 + len(channels)
-            view = _connection(connection, chain.alarms.raised, self._now_ms)
+            view = _connection(connection, self._raised, self._now_ms)
             hops = [(each.stage.id, self._rates.channel(each)) for each in channels]
             has_most = 2 * connection.bytes_held > chain.pool.used
             view = replace(
@@ -260,7 +262,7 @@ class FlowMapper:
         return found
 
     def _channel(self, channel: Channel) -> StageView:
-        view, rates = _channel(channel, self._now_ms), self._rates
+        view, rates = _channel(channel, self._raised, self._now_ms), self._rates
         hops = [(each.stage.id, rates.hop(channel, each)) for each in list(channel.queue_credits)]
         return replace(view, per_s=rates.channel(channel), hops=_busiest(hops))
 
@@ -277,11 +279,11 @@ class FlowMapper:
                 continue
             left -= 1
             self._named.update(channel.queue_credits)
-            self._add(_channel(channel, self._now_ms))
+            self._add(_channel(channel, self._raised, self._now_ms))
 
     def _brief(self, connection: Connection) -> None:
         """One of very many that are held: those that wait for the same are one view."""
-        reason, culprit = _gate_reason(connection)
+        reason, culprit = _gate_reason(connection, self._raised)
         episodes, now_ms = connection.stage.episodes, self._now_ms
         self._map.stages_total += 1
         self._map.stages_held += 1
@@ -591,7 +593,7 @@ def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: in
             culprit=str(culprit),
             waits_for=_waits_for(reason, culprit),
         )
-    reason, culprit = _gate_reason(connection)
+    reason, culprit = _gate_reason(connection, raised)
     waits_for = _waits_for(reason, culprit)
     if reason is Reason.FLOW and connection.stage.is_blocked:
         culprit, waits_for = view.culprit, view.waits_for
@@ -623,10 +625,12 @@ def _held_channel(connection: Connection, reason: Reason) -> Channel | None:
     return next((channel for channel, hold in holds if hold.reason is reason), None)
 
 
-def _gate_reason(connection: Connection) -> tuple[Reason, str]:
+def _gate_reason(connection: Connection, raised: Mapping[Reason, str]) -> tuple[Reason, str]:
     """What closed its gate; an alarm before anything else."""
     gate = connection.gate
     reason, culprit = next(iter((gate.resources or gate.reasons).items()))
+    if reason in raised:
+        return reason, raised[reason]
     for hold in connection.holds.values():
         if hold.reason is reason:
             return reason, hold.culprit  # of now, not of when the gate was closed
@@ -636,7 +640,7 @@ def _gate_reason(connection: Connection) -> tuple[Reason, str]:
     return reason, culprit
 
 
-def _channel(channel: Channel, now_ms: int) -> StageView:
+def _channel(channel: Channel, raised: Mapping[Reason, str], now_ms: int) -> StageView:
     queues = [queue.stage for queue in channel.queue_credits]
     view = _stage(channel.stage, now_ms, queues)
     view = replace(view, belongs_to=channel.connection.stage.id)
@@ -646,6 +650,8 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         )
         view = replace(view, undone=left)
     hold = channel.hold
+    if hold is not None and hold.reason in raised:
+        hold = Hold(hold.reason, raised[hold.reason])
     if view.is_held:
         # For whom it waited when that began is the episode's; for whom it waits now is its hold's.
         return view if hold is None else _held_by(view, hold)

@@ -32,8 +32,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Final
 
 import msgspec
@@ -51,7 +49,7 @@ from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import IN_FLIGHT_POOL, BufferPool
 from penstock.flow.credit import Stage
 from penstock.flow.reason import Reason
-from penstock.model.clock import Clock
+from penstock.model.clock import Clock, Deadlines
 from penstock.model.names import TopicName
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
@@ -76,9 +74,6 @@ TOO_MANY = Refusal(
 
 DRAINING_CHANNELS_MAX: Final = 1000
 """Closed channels whose publishes are held on: who opens and closes on and on is bounded, too."""
-
-STALE_RESTS_MAX: Final = 64
-"""Outdated ends of holds kept beside two per channel that an alarm holds; then they are cleared."""
 
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
@@ -117,10 +112,8 @@ class PublishPipeline:
         self._resting: dict[Channel, None] = {}
         """The same, but an alarm holds them: no turn looks at them before it is over, or they have
         waited as long as they may. With thousands of them that look would be the turn."""
-        self._rest_alarm: Hold | None = None
-        # (when they have, a number, channel), some outdated; by time.
-        self._rest_ends: list[tuple[int, int, Channel]] = []
-        self._rest_numbers = count()
+        self._rest_reason: Reason | None = None
+        self._rest_ends: Deadlines[Channel] = Deadlines()
 
     # Arrival.
 
@@ -136,7 +129,8 @@ class PublishPipeline:
             connection.charge(batch.charge)
             if not inbox or not inbox[-1].join(batch):
                 inbox.append(batch)
-        self._resting.pop(channel, None)
+        if self._resting:
+            self._rested(channel)
         self.channels[channel] = None
         channel.queued(messages)
         if chain.alarms.is_raised:
@@ -191,7 +185,7 @@ class PublishPipeline:
             return
         alarm = self._admission.begin(turn)
         if self._resting:
-            self._wake_rested(alarm)
+            self._wake_rested(None if alarm is None else alarm.reason)
         if self.channels:
             self._run_channels([*self.channels], alarm)
 
@@ -218,7 +212,7 @@ class PublishPipeline:
             for channel, _ in unfinished:
                 self._retire_if_done(channel)
                 if alarm is not None and channel.inbox and channel.hold == alarm:
-                    self._rest(channel, alarm)
+                    self._rest(channel, alarm.reason)
 
     def _go_on(
         self,
@@ -243,39 +237,35 @@ class PublishPipeline:
 
     # Channels that an alarm holds.
 
-    def _rest(self, channel: Channel, alarm: Hold) -> None:
+    def _rest(self, channel: Channel, reason: Reason) -> None:
         del self.channels[channel]
         self._resting[channel] = None
-        self._rest_alarm = alarm
-        if len(self._rest_ends) > 2 * len(self._resting) + STALE_RESTS_MAX:
-            self._rest_ends = [end for each in self._resting for end in self._ends(each)]
-            heapify(self._rest_ends)
-            return
-        for end in self._ends(channel):
-            heappush(self._rest_ends, end)
-
-    def _ends(self, channel: Channel) -> Iterator[tuple[int, int, Channel]]:
-        for at_ms in self._admission.deadlines(channel):
-            yield at_ms, next(self._rest_numbers), channel
+        self._rest_reason = reason
+        self._rest_ends.arm(channel, min(self._admission.deadlines(channel), default=None))
 
     def _wake(self, channel: Channel) -> None:
         """The next turn looks at it, whatever the alarm does."""
         if channel in self._resting:
-            del self._resting[channel]
+            self._rested(channel)
             self.channels[channel] = None
 
-    def _wake_rested(self, alarm: Hold | None) -> None:
-        """All when it is another alarm or none, else those that waited as long as they may."""
-        ends = self._rest_ends
-        if alarm != self._rest_alarm:
+    def _rested(self, channel: Channel) -> None:
+        self._resting.pop(channel, None)
+        self._rest_ends.disarm(channel)
+
+    def _wake_rested(self, reason: Reason | None) -> None:
+        """All when it is another alarm or none, else those that waited as long as they may.
+
+        That its figure changed is nothing to them: what is refused is told the figure of then.
+        """
+        if reason is not self._rest_reason:
             # They came before those that were not looked at yet.
             self.channels = {**self._resting, **self.channels}
             self._resting.clear()
-            ends.clear()
+            self._rest_ends.clear()
             return
-        now_ms = self.chain.clock.monotonic_ms()
-        while ends and ends[0][0] <= now_ms:
-            self._wake(heappop(ends)[2])
+        for channel in self._rest_ends.take_due(self.chain.clock.monotonic_ms()):
+            self._wake(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything in channels and queues: nothing can be stored any more."""
@@ -513,7 +503,8 @@ class PublishPipeline:
         if channel.inbox:
             return
         self.channels.pop(channel, None)
-        self._resting.pop(channel, None)
+        if self._resting:
+            self._rested(channel)
         if channel.is_closed:
             self._draining.pop(channel, None)
             if channel.dropped:
@@ -552,8 +543,8 @@ class PublishPipeline:
         """When the first hold passes, or has lasted as long as it may."""
         held = [channel for channel in self.channels if channel.hold is not None]
         times = [at_ms for channel in held for at_ms in self._admission.deadlines(channel)]
-        if self._resting and self._rest_ends:
-            times.append(self._rest_ends[0][0])
+        if self._resting and self._rest_ends.heap:
+            times.append(self._rest_ends.heap[0][0])
         return min(times, default=None)
 
     def _can_run(self, channel: Channel) -> bool:

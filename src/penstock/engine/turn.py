@@ -24,7 +24,6 @@ and the timed chores (``Housekeeping``).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import cast
 
@@ -46,12 +45,10 @@ from penstock.flow.long_poll import HeldPulls
 from penstock.log.format import CursorState
 from penstock.log.segment import Segment
 from penstock.log.store import Store
+from penstock.model.clock import Deadlines
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.settings.broker import StorageSettings
-
-STALE_DEADLINES_MAX = 64
-"""Outdated deadlines kept beside one per subscription before they are cleared out."""
 
 SHORT_SWEEP_MS = 1_000
 """Between two sweeps while the disk is short of room: a sweep may look at every queue there is."""
@@ -251,11 +248,9 @@ class TurnRunner:
     def _subscriptions_due(self, now_ms: int) -> None:
         # Each once: what one of them leaves undone is due at once, in the next turn.
         deadlines = self._dispatch_queue.deadlines
-        for subscription_id in deadlines.take_due(now_ms):
-            subscription = self._registry.subscription(subscription_id)
-            if subscription is not None:
-                subscription.due(now_ms)
-                deadlines.arm(subscription)
+        for subscription in deadlines.take_due(now_ms):
+            subscription.due(now_ms)
+            deadlines.arm(subscription, subscription.next_deadline_ms())
 
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
@@ -327,7 +322,7 @@ class TurnRunner:
             moved += here
             if here >= share:
                 dispatch_queue.woken[subscription] = None
-            dispatch_queue.deadlines.arm(subscription)
+            dispatch_queue.deadlines.arm(subscription, subscription.next_deadline_ms())
         registry = self._registry
         if registry.evicting or registry.unused.topics:
             for subscription in woken:
@@ -425,7 +420,9 @@ class DispatchQueue:
     def __init__(self, chain: FlowContext) -> None:
         self._chain = chain
         self.woken: dict[Subscription, None] = {}
-        self.deadlines = Deadlines()
+        self.deadlines: Deadlines[Subscription] = Deadlines()
+        """When they want a turn although nothing happens: a delay ends, a head expires. Each has
+        one moment, looked up after each of its dispatches."""
 
     def wake(self, subscription: Subscription) -> None:
         self.woken[subscription] = None
@@ -434,51 +431,6 @@ class DispatchQueue:
     def forget(self, subscription: Subscription) -> None:
         self.woken.pop(subscription, None)
         self.deadlines.disarm(subscription)
-
-
-class Deadlines:
-    """When subscriptions want a turn although nothing happens: a delay ends, a head expires.
-
-    Each subscription has one moment, looked up after each of its dispatches. The heap keeps
-    outdated ones, too; what is not armed any more is passed over when its time comes.
-
-    Invariant: no subscription's entry in the heap is later than the moment it is armed for.
-    Bound: one entry per subscription, twice, and ``STALE_DEADLINES_MAX``; then it is rebuilt.
-    """
-
-    __slots__ = ("_armed", "heap")
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[int, int]] = []
-        """(monotonic time, subscription id), some outdated; to be looked at only."""
-        self._armed: dict[int, int] = {}
-
-    def arm(self, subscription: Subscription) -> None:
-        """A subscription had its turn: when it wants the next may have changed."""
-        at_ms = subscription.next_deadline_ms()
-        subscription_id = subscription.subscription_id
-        if at_ms is None:
-            self._armed.pop(subscription_id, None)
-        elif self._armed.get(subscription_id) != at_ms:
-            self._armed[subscription_id] = at_ms
-            heappush(self.heap, (at_ms, subscription_id))
-            if len(self.heap) > 2 * len(self._armed) + STALE_DEADLINES_MAX:
-                self.heap = [(when_ms, each) for each, when_ms in self._armed.items()]
-                heapify(self.heap)
-
-    def disarm(self, subscription: Subscription) -> None:
-        self._armed.pop(subscription.subscription_id, None)
-
-    def take_due(self, now_ms: int) -> list[int]:
-        """Ids of the subscriptions whose moment has come, each once; they are armed no more."""
-        due: list[int] = []
-        heap = self.heap
-        while heap and heap[0][0] <= now_ms:
-            at_ms, subscription_id = heappop(heap)
-            if self._armed.get(subscription_id) == at_ms:
-                del self._armed[subscription_id]
-                due.append(subscription_id)
-        return due
 
 
 class Housekeeping:

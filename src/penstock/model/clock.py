@@ -8,8 +8,9 @@ A broker's own clock is a ``steady_clock.SteadyClock``: its wall time does not j
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, Protocol, TypeVar
 
 
 class Clock(Protocol):
@@ -101,3 +102,64 @@ class SteadyClock:
 def steady(clock: Clock) -> SteadyClock:
     """The clock itself if it is steady, else one that follows it."""
     return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
+
+
+# ---- deadlines ----------------------------------------------------------------------------------
+
+
+STALE_DEADLINES_MAX: Final = 64
+"""Outdated entries kept beside one per key before they are cleared out."""
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class Deadlines(Generic[KeyT]):
+    """One moment per key, however often it moves, and whose moment has come.
+
+    The heap keeps outdated entries, too: one that its key is not armed for any more is passed over
+    when its time comes, so arming anew costs no search.
+
+    Invariant: no key's entry in the heap is later than the moment it is armed for.
+    Bound: two entries per key and ``STALE_DEADLINES_MAX``; then it is rebuilt.
+    """
+
+    __slots__ = ("_armed", "_numbers", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, KeyT]] = []
+        """(monotonic time, which came first, key), some outdated; to be looked at only."""
+        self._armed: dict[KeyT, int] = {}
+        self._numbers = 0
+
+    def arm(self, key: KeyT, at_ms: int | None) -> None:
+        """From now on that is its moment; None = it has none."""
+        if at_ms is None:
+            self._armed.pop(key, None)
+        elif self._armed.get(key) != at_ms:
+            self._armed[key] = at_ms
+            self._numbers += 1
+            heappush(self.heap, (at_ms, self._numbers, key))
+            if len(self.heap) > 2 * len(self._armed) + STALE_DEADLINES_MAX:
+                self.heap = [
+                    (when_ms, number, each)
+                    for number, (each, when_ms) in enumerate(self._armed.items())
+                ]
+                heapify(self.heap)
+
+    def disarm(self, key: KeyT) -> None:
+        self._armed.pop(key, None)
+
+    def clear(self) -> None:
+        self._armed.clear()
+        self.heap.clear()
+
+    def take_due(self, now_ms: int) -> list[KeyT]:
+        """Those whose moment has come, each once and the earliest first; they are armed no more."""
+        due: list[KeyT] = []
+        heap = self.heap
+        while heap and heap[0][0] <= now_ms:
+            at_ms, _, key = heappop(heap)
+            if self._armed.get(key) == at_ms:
+                del self._armed[key]
+                due.append(key)
+        return due

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.clock import FOLLOW_PER_S_MS, SteadyClock, steady
+from penstock.model.clock import (
+    FOLLOW_PER_S_MS,
+    STALE_DEADLINES_MAX,
+    Deadlines,
+    SteadyClock,
+    steady,
+)
 from penstock.testing.clock import ManualClock
 
 HOUR_MS = 3_600_000
@@ -84,3 +90,54 @@ def test_it_never_goes_back_and_never_runs_away(script):
         assert now_ms >= before_ms
         assert abs(now_ms - before_ms - ms) <= ms * FOLLOW_PER_S_MS // 1000 + 1
         before_ms = now_ms
+
+
+# ---- deadlines ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deadlines():
+    return Deadlines()
+
+
+def test_those_whose_moment_has_come_are_told_once_and_earliest_first(deadlines):
+    for key, at_ms in (("a", 30), ("b", 10), ("c", 40)):
+        deadlines.arm(key, at_ms)
+    assert deadlines.take_due(9) == []
+    assert deadlines.take_due(30) == ["b", "a"]
+    assert deadlines.take_due(30) == []
+    assert deadlines.take_due(40) == ["c"]
+
+
+def test_of_one_moment_who_was_armed_first_is_first_and_need_not_be_comparable(deadlines):
+    keys = [object() for _ in range(5)]
+    for key in keys:
+        deadlines.arm(key, 10)
+    assert deadlines.take_due(10) == keys
+
+
+def test_a_moment_that_moved_counts_where_it_is_now(deadlines):
+    deadlines.arm("a", 10)
+    deadlines.arm("a", 20)
+    assert deadlines.take_due(10) == []
+    deadlines.arm("a", 5)
+    assert deadlines.heap[0][0] == 5
+    assert deadlines.take_due(50) == ["a"]
+
+
+def test_who_wants_nothing_any_more_or_is_gone_is_not_told(deadlines):
+    for key in ("idle", "gone", "cleared"):
+        deadlines.arm(key, 10)
+    deadlines.arm("idle", None)
+    deadlines.disarm("gone")
+    assert deadlines.take_due(10) == ["cleared"]
+    deadlines.arm("cleared", 20)
+    deadlines.clear()
+    assert deadlines.take_due(50) == []
+
+
+def test_moments_moved_again_and_again_do_not_pile_up(deadlines):
+    for at_ms in range(1000):
+        deadlines.arm("a", at_ms)
+    assert len(deadlines.heap) <= STALE_DEADLINES_MAX + 3
+    assert deadlines.take_due(1000) == ["a"]

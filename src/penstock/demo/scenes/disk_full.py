@@ -56,7 +56,9 @@ async def _failing_writes(scene: Scene, publisher: EnginePublisher) -> None:
     await scene.all_is_well()
     scene.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
     has_failed = await scene.until(lambda: bool(publisher.refusals), 3)
-    page = await scene.flow_when(lambda answer: answer["cause"] == "write-failed", FOUND_SECONDS_MAX)
+    page = await scene.flow_when(
+        lambda answer: answer["cause"] == "write-failed", FOUND_SECONDS_MAX
+    )
     await scene.wait(1.0)
     after_errors = len(publisher.confirmed_numbers)
     is_going_on = await scene.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)

@@ -296,6 +296,17 @@ def test_turns_do_not_look_at_channels_that_an_alarm_holds(bench, looked_at):
     assert bodies.index(b"7") < bodies.index(b"more")
 
 
+def test_an_alarm_whose_figure_changes_wakes_nobody(bench, looked_at):
+    held_by_an_alarm(bench, 50)
+    looked_at.clear()
+    bench.engine.set_alarm("disk", 1)
+    bench.settle()
+    assert looked_at == []
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
+    told = {each.culprit for each in views if each.reason is Reason.DISK and each.is_held}
+    assert all(each.startswith("1 B free, ") for each in told)
+
+
 def test_each_is_refused_in_its_own_time_and_the_others_are_left_alone(looked_at):
     bench = flow_bench(alarm_hold_ms_max=500)
     _, channels = held_by_an_alarm(bench, 100)
