@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 
 import pika
 import pulsar
@@ -17,6 +18,7 @@ import pytest
 
 from kit.real_exam import ack_all, consume, exam_broker, examined, publish, queue
 from penstock.client import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer
+from penstock.engine.subscription.dispatchers import LOOK_AHEAD_PER_CONSUMER_MAX
 from penstock.flow.finding import LIMIT_OPTIONS, advice_for
 from penstock.testing.running import eventually
 
@@ -184,18 +186,63 @@ def test_dead_letters_that_nobody_takes(exam):
     dead = queue(channel, "dead")
     name = queue(channel, "work", dead_letter_exchange="", dead_letter_routing_key=dead)
 
-    def rejects():
-        publish(channel, name)
-        method = eventually(lambda: reader.basic_get(name)[0])
-        reader.basic_reject(method.delivery_tag, requeue=False)
-
     found = exam.found(
-        "dead", "dead-letters", "topic/dead", waiting=["topic/work"], meanwhile=rejects
+        "dead",
+        "dead-letters",
+        "topic/dead",
+        waiting=["topic/work"],
+        meanwhile=lambda: reject_one(channel, reader, name),
     )
     exam.helps(found)
     exam.ok()
     for each in (name, dead):
         channel.queue_delete(each)
+
+
+@pytest.mark.long
+def test_dead_letters_whose_target_is_full_are_lost(exam):
+    channel, reader = exam.channel(), exam.channel()
+    dead = queue(channel, "small-dead", max_length=2, overflow="reject-publish")
+    name = queue(channel, "loses", dead_letter_exchange="", dead_letter_routing_key=dead)
+    found = exam.found(
+        "discarding",
+        "letters-lost",
+        "topic/small-dead",
+        waiting=["topic/loses"],
+        meanwhile=lambda: reject_one(channel, reader, name),
+    )
+    assert "were lost" in found["sentence"]
+    exam.ok()
+    exam.helps(found)
+    for _ in range(3):
+        reject_one(channel, reader, name)
+    assert all(each["cause"] != "letters-lost" for each in exam.page()["findings"])
+    for each in (name, dead):
+        channel.queue_delete(each)
+    exam.ok()
+
+
+@pytest.mark.long
+@pytest.mark.xfail(
+    strict=True, reason="who has a dead-letter exchange that leads nowhere is not told of the loss"
+)
+def test_dead_letters_whose_exchange_is_missing_are_lost(exam):
+    channel, reader = exam.channel(), exam.channel()
+    name = queue(channel, "aimless", dead_letter_exchange="no-such-exchange")
+    exam.found(
+        "discarding",
+        "letters-lost",
+        "topic/aimless",
+        meanwhile=lambda: reject_one(channel, reader, name),
+    )
+    exam.ok()
+    channel.queue_delete(name)
+
+
+def reject_one(channel, reader, name):
+    publish(channel, name)
+    method = eventually(lambda: reader.basic_get(name)[0])
+    reader.basic_reject(method.delivery_tag, requeue=False)
 
 
 def test_an_alarm_is_an_answer_and_an_event(exam):
@@ -363,6 +410,25 @@ def test_a_pop_consumer_that_never_acks(exam):
 
 
 @pytest.mark.long
+def test_dead_letters_of_a_group_that_gives_up(exam):
+    answer = [ConsumeResult.LATER]
+    with (
+        topic_of(exam, "poison") as topic,
+        pushed(exam, topic, lambda _: answer[0], retries_max=0),
+        Producer(exam.broker.name_server, "shop") as producer,
+    ):
+        exam.found(
+            "dead",
+            "dead-letters",
+            "topic/%25DLQ%25of-poison",
+            waiting=["topic/poison"],
+            meanwhile=lambda: producer.send(Message(topic, b"x")),
+        )
+        answer[0] = ConsumeResult.SUCCESS
+        exam.ok(lambda: producer.send(Message(topic, b"x")))
+
+
+@pytest.mark.long
 def test_an_ordered_queue_whose_first_message_fails(exam):
     answer = [ConsumeResult.SUSPEND]
     options = {"is_ordered": True, "persist_interval_ms": 500}
@@ -466,6 +532,37 @@ def test_keys_of_pulsar_that_drain(exam, client):
 
 
 @pytest.mark.long
+def test_too_much_of_pulsar_for_the_keys_of_a_consumer_that_does_not_receive(exam, client):
+    """So much is set aside for it as may be, and other keys are not looked for beyond that."""
+    kind = pulsar.ConsumerType.KeyShared
+    ann = client.subscribe("ahead", "s", consumer_type=kind, receiver_queue_size=1)
+    ben = client.subscribe("ahead", "s", message_listener=acks, consumer_type=kind)
+    keys = (f"k{number}" for number in range(64))
+    key = next(each for each in keys if is_of(ann, client, each))
+    producer = client.create_producer("ahead", block_if_queue_full=True)
+    for _ in range(LOOK_AHEAD_PER_CONSUMER_MAX * 2 + 100):
+        producer.send_async(b"x", None, partition_key=key)
+    producer.flush()
+    exam.found("behind", "look-ahead", "sub/ahead/pulsar%2Fs")
+    ann.close()
+    exam.ok()
+    ben.unsubscribe()
+
+
+def acks(consumer, message):
+    consumer.acknowledge(message)
+
+
+def is_of(consumer, client, key):
+    """Whether a message of that key comes to it."""
+    sent(client, "ahead", 1, partition_key=key)
+    with contextlib.suppress(pulsar.Timeout):
+        consumer.acknowledge(consumer.receive(300))
+        return True
+    return False
+
+
+@pytest.mark.long
 def test_a_backlog_quota_of_pulsar(exam, client):
     reader = client.subscribe("quota", "s", receiver_queue_size=1)
     exam.run("penstock topics set quota --quota-bytes-max 10000")
@@ -508,6 +605,30 @@ def test_a_consumer_without_a_prefetch_is_found_by_the_age_of_what_it_has(exam):
     exam.found(
         "behind", "never-acks", "consumer/", name="greedy", within_s=NEVER_S, meanwhile=goes_on
     )
+    exam.ok(ack_all(reader))
+    channel.queue_delete(name)
+
+
+@pytest.mark.long
+def test_a_consumer_without_a_prefetch_that_settles_too_little_is_slow(exam):
+    channel, reader = exam.channel(), exam.channel()
+    name = queue(channel, "trickle")
+    taken = []
+    reader.basic_consume(name, lambda _c, method, *_: taken.append(method), consumer_tag="slow")
+    publish(channel, name, 1_000)
+    due_s = time.monotonic()
+
+    def works():
+        nonlocal due_s
+        reader.connection.process_data_events(0)
+        if taken and time.monotonic() >= due_s:
+            due_s += 1
+            reader.basic_ack(taken.pop(0).delivery_tag)
+
+    found = exam.found(
+        "behind", "slow-consumer", "consumer/", name="slow", within_s=NEVER_S, meanwhile=works
+    )
+    assert "no limit (prefetch)" in found["sentence"]
     exam.ok(ack_all(reader))
     channel.queue_delete(name)
 

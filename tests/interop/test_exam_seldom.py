@@ -4,8 +4,7 @@ Cases of the table in ``docs/diagnosis.md`` that need a clean-up gone wrong, a b
 setting of an owner; all with ``--long``. Of Spark its client (``penstock.bulk.client``), with which
 polls, leases and puts come when a test wants them; slow parts of a real query are in
 ``tests/spark/test_exam.py``. On the manual clock: ``tests/scenario/test_exam*.py``.
-Only there: a dead-letter target that is slow, which takes a disk whose every write lasts a second,
-and a channel that waits for its queue because of the host.
+Only there: a channel that waits for its queue because of the host.
 """
 
 import contextlib
@@ -142,6 +141,48 @@ def test_a_noisy_publisher_has_the_room_that_another_lacks(exam):
 def pool_used(exam):
     limits = {each["name"]: each for each in exam.page()["limits"]}
     return limits["in-flight pool"]["used"]
+
+
+BURIED_S = 8
+"""Dead letters that are not written after five seconds, and a moment."""
+REJECTED = 6_000
+"""More than may wait for the disk at once."""
+
+
+def test_dead_letters_whose_target_is_slow_and_the_disk_that_makes_it_so(exam):
+    """A target is slow because the disk is: that is the answer, and what waits is told with it."""
+    channel, reader, undertaker = exam.channel(), exam.channel(), exam.channel()
+    dead = queue(channel, "dead")
+    name = queue(channel, "work", dead_letter_exchange="", dead_letter_routing_key=dead)
+    undertaker.basic_consume(dead, lambda *_: None, auto_ack=True)
+    last = [0]
+    reader.basic_consume(name, lambda _c, method, *_: last.append(method.delivery_tag))
+    publish(channel, name, REJECTED)
+
+    def take():
+        for each in (reader, undertaker):
+            each.connection.process_data_events(0)
+
+    eventually(lambda: (take(), last[-1] == REJECTED)[1], DRAINED_S)
+    exam.ok()
+    exam.run("penstock fault store-hold --ms 5min")
+    reader.basic_nack(0, multiple=True, requeue=False)
+
+    def slow_letters():
+        take()
+        found = [each for each in exam.page()["findings"] if each["cause"] == "letters-slow"]
+        return [(each["severity"], each["culprit_id"]) for each in found]
+
+    exam.found("refusing", "slow", "log", meanwhile=take)
+    expected = [("dead", "sub/work/amqp")]
+    eventually(lambda: slow_letters() == expected, BURIED_S)
+    exam.found("refusing", "hung", "log", meanwhile=take)
+    assert slow_letters() == expected, "in the middle"
+    exam.run("penstock fault clear")
+    exam.ok(take)
+    assert slow_letters() == []
+    for each in (name, dead):
+        channel.queue_delete(each)
 
 
 @contextlib.contextmanager
