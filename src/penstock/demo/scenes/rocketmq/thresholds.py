@@ -1,8 +1,9 @@
 """Thresholds: a consumer that is slow stops asking, by number, by bytes and by span (F15).
 
 Three acts, each with one limit made small. The listener hangs; the cache of its queue fills up to
-the limit, the pulls stop, and the consumer says which limit holds which queue since when. Then the
-listener goes on, and everything is consumed.
+the limit, the pulls stop, and the consumer says which limit holds which queue since when. The
+broker asks it, and names the client and its limit to whoever wants to know why messages wait. Then
+the listener goes on, and everything is consumed.
 """
 
 import threading
@@ -12,8 +13,9 @@ from typing import Any, Final
 
 from penstock.client import Message, Producer, PushConsumer, ReceivedMessage
 from penstock.client.admin import Admin
-from penstock.demo.scenes.scene import Scene, comes_true
+from penstock.demo.scenes.scene import SCENE_SECONDS_MAX, SOON_BEHIND, Scene, comes_true
 
+SETTINGS: Final = SOON_BEHIND
 MESSAGES: Final = 1200
 BODY_BYTES: Final = 2048
 PULL: Final = 32
@@ -33,7 +35,7 @@ ACTS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 async def play(scene: Scene) -> None:
     for limit, options, what in ACTS:
         scene.say(f"{limit}: {what}")
-        await scene.away(partial(_act, scene, limit, options))
+        await _act(scene, limit, options)
 
 
 class Slow:
@@ -46,47 +48,63 @@ class Slow:
 
     def __call__(self, message: ReceivedMessage) -> None:
         if message.offset not in self._passing:
-            self.is_free.wait(ACT_SECONDS_MAX)
+            self.is_free.wait(SCENE_SECONDS_MAX)
         self.done.add(message.offset)
 
 
-def _act(scene: Scene, limit: str, options: dict[str, Any]) -> None:
+async def _act(scene: Scene, limit: str, options: dict[str, Any]) -> None:
     topic, group = f"slow-{limit}", f"slow-by-{limit}"
-    _fill(scene, topic)
+    await scene.away(partial(_fill, scene, topic))
     listener = Slow(passes_first_span=limit == "span")
     consumer = PushConsumer(
         scene.name_server, group, listener, consume_from="first", instance_name=group,
         pull_batch=PULL, **options,
     )  # fmt: skip
     consumer.subscribe(topic)
-    with consumer:
-        is_held = comes_true(lambda: bool(consumer.statistics().held), ACT_SECONDS_MAX)
-        peaks = _watch(consumer)
-        figures = consumer.statistics()
-        held = figures.held[0] if figures.held else None
-        scene.check(
-            f"{limit}: the consumer says which limit holds which queue since when",
-            is_held and held is not None and held.threshold.value == limit,
-            f"{held.queue.topic}, {held.threshold.value} {held.limit}, for {held.held_ms} ms"
-            if held
-            else "nothing held",
-        )
+    try:
+        await scene.away(consumer.start)
         (most,) = options.values()
-        slack = {"messages": PULL, "bytes": PULL * BODY_BYTES, "span": PULL + 1}[limit]
-        scene.check(
-            f"{limit}: the cache stays within the limit and one pull",
-            0 < peaks[limit] <= most + slack,
-            f"at most {peaks[limit]:,}, limit {most:,}",
-        )
-        scene.check(f"{limit}: a queue that is held stays with its consumer", peaks["queues"] == 1)
+        await scene.away(partial(_is_held, scene, limit, consumer, most))
+        cause = f"threshold-{limit}"
+        page = await scene.flow_when(lambda answer: answer["cause"] == cause, ACT_SECONDS_MAX)
+        claim = f"{limit}: the broker names its client, and which limit"
+        scene.check_answer(claim, page, "behind", cause, "client/")
+        await scene.away(partial(_goes_on, scene, limit, consumer, listener))
+    finally:
         listener.is_free.set()
-        is_done = comes_true(lambda: len(listener.done) == MESSAGES, ACT_SECONDS_MAX)
-        is_free = comes_true(lambda: not consumer.statistics().held, ACT_SECONDS_MAX)
-        scene.check(
-            f"{limit}: let go, it consumes everything, and nothing is held any more",
-            is_done and is_free,
-            f"{len(listener.done):,} of {MESSAGES:,}",
-        )
+        await scene.away(consumer.stop)
+
+
+def _is_held(scene: Scene, limit: str, consumer: PushConsumer, most: int) -> None:
+    is_held = comes_true(lambda: bool(consumer.statistics().held), ACT_SECONDS_MAX)
+    peaks = _watch(consumer)
+    figures = consumer.statistics()
+    held = figures.held[0] if figures.held else None
+    scene.check(
+        f"{limit}: the consumer says which limit holds which queue since when",
+        is_held and held is not None and held.threshold.value == limit,
+        f"{held.queue.topic}, {held.threshold.value} {held.limit}, for {held.held_ms} ms"
+        if held
+        else "nothing held",
+    )
+    slack = {"messages": PULL, "bytes": PULL * BODY_BYTES, "span": PULL + 1}[limit]
+    scene.check(
+        f"{limit}: the cache stays within the limit and one pull",
+        0 < peaks[limit] <= most + slack,
+        f"at most {peaks[limit]:,}, limit {most:,}",
+    )
+    scene.check(f"{limit}: a queue that is held stays with its consumer", peaks["queues"] == 1)
+
+
+def _goes_on(scene: Scene, limit: str, consumer: PushConsumer, listener: Slow) -> None:
+    listener.is_free.set()
+    is_done = comes_true(lambda: len(listener.done) == MESSAGES, ACT_SECONDS_MAX)
+    is_free = comes_true(lambda: not consumer.statistics().held, ACT_SECONDS_MAX)
+    scene.check(
+        f"{limit}: let go, it consumes everything, and nothing is held any more",
+        is_done and is_free,
+        f"{len(listener.done):,} of {MESSAGES:,}",
+    )
 
 
 def _fill(scene: Scene, topic: str) -> None:
