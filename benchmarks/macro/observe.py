@@ -1,6 +1,6 @@
 """What it costs to be looked at: largest piece of the loop, idle CPU, and every page's price.
 
-``.venv/bin/python benchmarks/macro/observe.py [--case queues|ready|connections|held] [--json]``
+``.venv/bin/python benchmarks/macro/observe.py [--case NAME]... [--json]``
 
 A broker of this tree runs in a process of its own, on asyncio's plain loop, whose every callback is
 timed by the CPU of its thread: the machine's other work does not count. The largest one is the
@@ -11,6 +11,7 @@ and of these the one with the largest piece.
 ==============  ====================================================================================
 queues          10,000 queues of AMQP, hence 10,000 subscriptions, all empty, nobody connected
 ready           the same with a message in each that nobody consumes: each has something to tell
+subscriptions   10 topics of Pulsar with 1,000 subscriptions each and a message that none has read
 connections     5,000 connections with a channel each that do nothing
 held            the same with a publish each that an alarm holds
 ==============  ====================================================================================
@@ -31,10 +32,14 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
+from penstock.client.pulsar import Client
 from penstock.server.lifecycle import Broker, settle_heap
 from penstock.settings.load import load_settings, variable_name
 
 QUEUES = 10_000
+TOPICS = 10
+SUBSCRIPTIONS = 1_000
+"""Of each topic."""
 CONNECTIONS = 5_000
 IDLE_S = 20.0
 SETTLE_S = 40.0
@@ -49,6 +54,7 @@ PAGES = {
     "/api/flow": False,
     "/api/overview": True,
     "/api/queues?page=1&page_size=100": True,
+    "/api/connections?page=1&page_size=100": True,
     "/api/topics": False,
 }
 """Path -> whether it wants a password."""
@@ -152,9 +158,9 @@ class Child:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def get(self, path, *, with_password=False, method="GET", body=None):
+    def get(self, path, *, with_password=False, method="GET", body=None, listener="http"):
         request = urllib.request.Request(
-            f"http://{self.endpoints['http']}{path}", body, method=method
+            f"http://{self.endpoints[listener]}{path}", body, method=method
         )
         if body is not None:
             request.add_header("Content-Type", "application/json")
@@ -225,6 +231,18 @@ def with_ready(child, stack):
         peer.sendall(publish(f"q{number:05d}"))
 
 
+def with_subscriptions(child, _stack):
+    for number in range(TOPICS):
+        topic = f"persistent/public/default/t{number}"
+        for each in range(SUBSCRIPTIONS):
+            path = f"/admin/v2/{topic}/subscription/s{each:04d}"
+            child.get(path, method="PUT", body=b'"earliest"', listener="pulsar_http")
+    with Client(f"pulsar://{child.endpoints['pulsar']}") as client:
+        for number in range(TOPICS):
+            with client.create_producer(f"t{number}") as producer:
+                producer.send(b"x")
+
+
 def with_connections(child, stack):
     declare(child, 1)
     return [stack.enter_context(connected(child)) for _ in range(CONNECTIONS)]
@@ -241,6 +259,7 @@ def with_held(child, stack):
 CASES = {
     "queues": with_queues,
     "ready": with_ready,
+    "subscriptions": with_subscriptions,
     "connections": with_connections,
     "held": with_held,
 }

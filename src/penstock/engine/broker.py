@@ -89,7 +89,7 @@ from penstock.model.names import TopicName
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 from penstock.model.settlement import Cause
-from penstock.model.steps import Steps, finished
+from penstock.model.steps import COUNTER_LOOK, Steps, finished
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -812,7 +812,7 @@ class Engine:
         for connection in list(self._connections.values()):
             channels += len(connection.channels)
             held += bool(connection.gate.reasons)
-            yield 0.12
+            yield COUNTER_LOOK
         return channels, held
 
     def totals(self, counts: tuple[int, int] | None = None) -> EngineStatistics:
@@ -864,15 +864,22 @@ class Engine:
         self._chain.refresh_gates()
         self._chain.request_turn()
 
-    def credits_in_use(self) -> Iterator[tuple[str, Credit]]:
-        """Every hop that there is, with its name; the broker may go on in between."""
+    def least_credits(self) -> Steps[dict[str, int]]:
+        """Hop -> the least credit anybody on it has left; in steps."""
+        flow = self._chain.flow
+        to_channel, to_queue = flow.reader_channel_credit, flow.channel_queue_credit
+        to_log = flow.queue_log_credit
         for connection in list(self._connections.values()):
             for channel in list(connection.channels.values()):
-                yield "reader_channel", channel.credit
+                to_channel = min(to_channel, channel.credit.available)
                 for credit in list(channel.queue_credits.values()):
-                    yield "channel_queue", credit
+                    to_queue = min(to_queue, credit.available)
+                    yield COUNTER_LOOK
+            yield COUNTER_LOOK
         for queue in list(self._registry.queues.values()):
-            yield "queue_log", queue.log_credit
+            to_log = min(to_log, queue.log_credit.available)
+            yield COUNTER_LOOK
+        return {"reader_channel": to_channel, "channel_queue": to_queue, "queue_log": to_log}
 
     def _credits(self, hop: str) -> Iterator[Credit]:
         if hop == "queue_log":

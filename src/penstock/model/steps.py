@@ -5,10 +5,13 @@ each; whoever runs it decides after how many of them everybody else comes (``ser
 """
 
 from collections.abc import Generator
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 T = TypeVar("T")
 Steps = Generator[float, None, T]
+
+COUNTER_LOOK: Final = 0.12
+"""Steps that a look at a counter is."""
 
 
 def finished(steps: Steps[T]) -> T:

@@ -17,7 +17,7 @@ from penstock.engine.statistics import TopicStatistics, topic_statistics_steps
 from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
-from penstock.model.steps import Steps
+from penstock.model.steps import COUNTER_LOOK, Steps
 from penstock.server.listener import ConnectionLimit
 from penstock.server.probes import LoopLag, Probes
 from penstock.server.pump import Pumps
@@ -198,8 +198,8 @@ class BrokerView:
         stalled_ms = self.events.stalled_ms_with(())
         for kind, reason, held_ms in self._engine.unfinished_episodes():
             stalled_ms[kind, reason.value] = stalled_ms.get((kind, reason.value), 0) + held_ms
-            yield CHEAP
-        credit_min = yield from self._credit_steps()
+            yield COUNTER_LOOK
+        credit_min = yield from self._engine.least_credits()
         probes, limit, store = self._probes, self._pumps.limit, self._store
         return ProcessStatistics(
             durability=self._settings.storage.durability,
@@ -232,19 +232,6 @@ class BrokerView:
             lag_seconds=self._lag.histogram,
         )
 
-    def _credit_steps(self) -> Steps[dict[str, int]]:
-        """Hop -> the least credit anybody on it has left."""
-        flow = self._settings.flow
-        least = {
-            "reader_channel": flow.reader_channel_credit,
-            "channel_queue": flow.channel_queue_credit,
-            "queue_log": flow.queue_log_credit,
-        }
-        for hop, credit in self._engine.credits_in_use():
-            least[hop] = min(least[hop], credit.available)
-            yield CHEAP
-        return least
-
 
 # ---- pages in pieces ----------------------------------------------------------------------------
 # Pages that cost time are made in pieces and kept for a while: looking must not slow what is looked
@@ -260,8 +247,6 @@ class BrokerView:
 SHARE: Final = 0.2
 STEPS_A_PIECE: Final = 30
 """Half a millisecond to two: topics with messages and readers are dearer than empty ones."""
-CHEAP: Final = 0.12
-"""Steps that a look at a counter is."""
 
 
 T = TypeVar("T")
@@ -310,18 +295,18 @@ class CachedPage(Generic[T]):
         return cast("T", page)
 
 
-async def in_pieces(steps: Steps[T]) -> T:
-    """What comes of steps; everybody else has a turn after each piece."""
+async def in_pieces(steps: Steps[T], steps_max: float = STEPS_A_PIECE) -> T:
+    """What comes of steps; everybody else has a turn whenever so many were made."""
     while True:
-        is_done, found = _piece(steps)
+        is_done, found = _piece(steps, steps_max)
         if is_done:
             return cast("T", found)
         await asyncio.sleep(0)
 
 
-def _piece(steps: Steps[T]) -> tuple[bool, T | None]:
+def _piece(steps: Steps[T], steps_max: float = STEPS_A_PIECE) -> tuple[bool, T | None]:
     """As many steps as may be made at once; whether that was all, and what came of it."""
-    left = float(STEPS_A_PIECE)
+    left = steps_max
     try:
         while left > 0:
             left -= next(steps)

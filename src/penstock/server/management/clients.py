@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
+from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.connection import AmqpConnection
 from penstock.adapters.amqp.context import CHURN
 from penstock.adapters.amqp.management.statistics import (
@@ -48,6 +49,7 @@ from penstock.adapters.amqp.management.views import (
     node_of,
 )
 from penstock.engine.sampler import WINDOW_MS
+from penstock.model.steps import COUNTER_LOOK, Steps
 from penstock.server.management.request import (
     ANY,
     QUEUES_AT_A_TIME,
@@ -57,10 +59,10 @@ from penstock.server.management.request import (
     HealthCheckFailed,
     RouteTable,
     bad_request,
-    in_pieces,
     not_found,
     paged,
 )
+from penstock.server.view import in_pieces
 
 CLOSED: Final = "Closed via management plugin"
 AMQP: Final = "amqp"
@@ -81,8 +83,8 @@ RATES_MODE: Final = "basic"
 async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
     broker = api.broker
     settings, vhosts = broker.settings, list(broker.vhosts.values())
-    connections = list(broker.connections.values())
     totals = [await in_pieces(vhost_steps(each), QUEUES_AT_A_TIME) for each in vhosts]
+    channels = await in_pieces(_channel_count(broker))
     statistics = broker_statistics(broker, [each.statistics for each in totals])
     return {
         "management_version": settings.server_version,
@@ -107,8 +109,8 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
         "churn_rates": broker.context.rates.details(OVERVIEW, statistics, CHURN),
         "queue_totals": broker.context.rates.details(OVERVIEW, statistics, MESSAGE_COUNTS),
         "object_totals": {
-            "connections": len(connections),
-            "channels": sum(len(each.channels) for each in connections),
+            "connections": len(broker.connections),
+            "channels": channels,
             "consumers": sum([each.consumers for each in totals]),
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
             "queues": sum([each.queues for each in totals]),
@@ -120,6 +122,14 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
         ],
         "contexts": [{"node": node_of(broker.context), **each} for each in _contexts(api)],
     }
+
+
+def _channel_count(broker: AmqpBroker) -> Steps[int]:
+    channels = 0
+    for connection in list(broker.connections.values()):
+        channels += len(connection.channels)
+        yield COUNTER_LOOK
+    return channels
 
 
 async def whoami(_api: ApiContext, request: ApiRequest) -> dict[str, Any]:

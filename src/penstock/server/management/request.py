@@ -16,8 +16,8 @@ import contextlib
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -186,19 +186,6 @@ def bad_json() -> Iterator[None]:
         raise bad_request("the body is nested too deep") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
         raise bad_request(str(problem)) from None
-
-
-async def in_pieces(steps: Generator[int, None, T], steps_max: int) -> T:
-    """What they return; the broker takes its turns whenever so many were made."""
-    done = 0
-    while True:
-        try:
-            done += next(steps)
-        except StopIteration as end:
-            return cast("T", end.value)
-        if done >= steps_max:
-            done = 0
-            await asyncio.sleep(0)
 
 
 def reason_of(error: AmqpError) -> str:

@@ -72,11 +72,11 @@ from penstock.server.management.request import (
     RouteTable,
     bad_json,
     bad_request,
-    in_pieces,
     not_found,
     paged,
     reason_of,
 )
+from penstock.server.view import in_pieces
 from penstock.wire.amqp.codes import AmqpError
 
 _log = logging.getLogger(__name__)
