@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient, RemotingResponse
+from penstock.demo.steady import Growth, Pace
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Confirmation, Publication
@@ -27,9 +28,6 @@ from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal
 from penstock.server.lifecycle import Broker
 from penstock.wire.rocketmq.codes import ResponseCode
-
-ROUND_SECONDS: Final = 0.01
-"""How often a publisher sends its share of a second."""
 
 _connection_ids = itertools.count(1 << 40)
 """Far from the numbers that listeners give."""
@@ -77,16 +75,15 @@ class EnginePublisher(Actor):
     ) -> None:
         super().__init__(broker, name, ConnectionOptions(is_fast_failing=is_fast_failing))
         self.channel = self.connection.open_channel()
-        self.offered = 0
         self.sent = 0
         self.confirmed_numbers: set[int] = set()
         self.refusals: list[Refusal] = []
         self.is_stopped = False
         self._route = DirectRoute(topic.queues[0])
-        self._per_second = per_second
         self._is_fast_failing = is_fast_failing
-        self._last = (0, 0)
-        self._task = asyncio.create_task(self._publish())
+        self._stored_growth: Final = Growth()
+        self._refused_growth: Final = Growth()
+        self._task = asyncio.create_task(self._publish(Pace(per_second)))
 
     @property
     def outstanding(self) -> int:
@@ -103,12 +100,10 @@ class EnginePublisher(Actor):
 
     def figures(self, seconds: float) -> str:
         """Its part of a ticker line."""
-        confirmed, refused = len(self.confirmed_numbers), len(self.refusals)
-        rate = (confirmed - self._last[0]) / seconds
-        new_refusals = refused - self._last[1]
-        self._last = (confirmed, refused)
+        rate = self._stored_growth.of(len(self.confirmed_numbers)) / seconds
+        refused = self._refused_growth.of(len(self.refusals))
         text = f"{self.name} {rate:6,.0f}/s"
-        return text + (f" refused {new_refusals}" if self._is_fast_failing else "")
+        return text + (f" refused {refused}" if self._is_fast_failing else "")
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
         del channel
@@ -118,13 +113,11 @@ class EnginePublisher(Actor):
         del channel
         self.refusals += [refusal for _, refusal in refusals]
 
-    async def _publish(self) -> None:
-        share = max(1, round(self._per_second * ROUND_SECONDS))
+    async def _publish(self, pace: Pace) -> None:
         while True:
-            await asyncio.sleep(ROUND_SECONDS)
+            share = await pace.next_share()
             if self.is_stopped:
                 return
-            self.offered += share
             if self._is_fast_failing:
                 refusal = self.broker.engine.refuse_now()
                 if refusal is not None:
@@ -156,7 +149,7 @@ class EngineConsumer(Actor):
     def __init__(self, broker: Broker, name: str, topic: Topic, *, prefetch: int) -> None:
         super().__init__(broker, name)
         self.bodies: list[bytes] = []
-        self._last = 0
+        self._growth: Final = Growth()
         self.subscription = broker.engine.create_subscription(
             topic.name, name, SubscriptionOptions()
         )
@@ -165,8 +158,7 @@ class EngineConsumer(Actor):
 
     def figures(self, seconds: float) -> str:
         """Its part of a ticker line."""
-        rate = (len(self.bodies) - self._last) / seconds
-        self._last = len(self.bodies)
+        rate = self._growth.of(len(self.bodies)) / seconds
         return f"{self.name} {rate:6,.0f}/s"
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
@@ -222,7 +214,8 @@ class SteadySender:
         self._body = b"x" * body_bytes
         self._open: dict[int, float] = {}
         self._is_stopped = False
-        self._last = (0, 0)
+        self._stored_growth: Final = Growth()
+        self._busy_growth: Final = Growth()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -247,11 +240,8 @@ class SteadySender:
 
     def figures(self, seconds: float) -> str:
         """Its part of a ticker line."""
-        stored, refused = self.stored, self.refused
-        rate = (stored - self._last[0]) / seconds
-        text = f"{self.name} {rate:6,.0f}/s stored, {refused - self._last[1]} busy"
-        self._last = (stored, refused)
-        return text
+        rate = self._stored_growth.of(self.stored) / seconds
+        return f"{self.name} {rate:6,.0f}/s stored, {self._busy_growth.of(self.refused)} busy"
 
     def _run(self) -> None:
         client = self._connect()

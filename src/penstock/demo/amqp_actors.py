@@ -1,20 +1,28 @@
 """Actors of a scene that speak AMQP over real sockets, on the scene's own loop.
 
-A publisher sends numbered messages at a steady pace in confirm mode, as far as its socket takes
-them, and keeps what it was told: confirmed or refused. A consumer takes with a prefetch, settles
-after as long as it is told to need, and keeps the bodies. Both may share one connection.
+A publisher has a channel of its own in confirm mode; consumers share the channel of their control,
+and its prefetch. All may share one connection. Here are their words of AMQP.
+
+Not here: paces, windows and counts (``steady.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import deque
 from collections.abc import Callable
 from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any, Final, NamedTuple
 
+from penstock.demo.steady import (
+    ANSWER_SECONDS_MAX,
+    AckingConsumer,
+    Growth,
+    NumberedPublisher,
+    Pace,
+    SocketLink,
+    open_socket,
+)
 from penstock.model.errors import PenstockError
 from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, PROTOCOL_HEADER
 from penstock.wire.amqp.frames import CONTENT_HEAD, AmqpFrames, Frame, content_frames, method_frame
@@ -38,29 +46,30 @@ from penstock.wire.amqp.methods.connection import Close as ConnectionClose
 from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
-ROUND_SECONDS: Final = 0.01
-"""How often a publisher sends its share of a second."""
+NO_WINDOW: Final = 1 << 30
 
 
-class AmqpPublisher:
-    """Publishes to one routing key of the default exchange and counts the answers."""
+class AmqpPublisher(NumberedPublisher["AmqpLink"]):
+    """Publishes to one routing key of the default exchange, in confirm mode."""
 
     def __init__(
-        self, link: AmqpLink, name: str, queue: str, *, channel: int, is_persistent: bool
+        self,
+        link: AmqpLink,
+        name: str,
+        queue: str,
+        *,
+        channel: int,
+        is_persistent: bool,
+        body_bytes: int,
     ) -> None:
-        self.name: Final = name
-        self.link: Final = link
-        self.sent = 0
-        self.confirmed_numbers: Final[set[int]] = set()
-        self.nacked_numbers: Final[set[int]] = set()
+        super().__init__(name, link, body_bytes)
         self.closed_text = ""
         """Why the broker closed the channel, if it did."""
         self._queue = queue
         self._channel = channel
         self._is_persistent = is_persistent
         self._answered = 0
-        self._last = (0, 0)
-        self._task: asyncio.Task[None] | None = None
+        self._nacked_growth: Final = Growth()
 
     @classmethod
     async def start(
@@ -74,70 +83,41 @@ class AmqpPublisher:
         is_persistent: bool = True,
         body_bytes: int = 0,
         count_max: int | None = None,
-        window: int = 1 << 30,
+        window: int = NO_WINDOW,
     ) -> AmqpPublisher:
         """A publisher with its own channel; with so many unanswered, or in all, if it says so."""
-        self = cls(link, name, queue, channel=channel, is_persistent=is_persistent)
+        self = cls(
+            link, name, queue,
+            channel=channel, is_persistent=is_persistent, body_bytes=body_bytes,
+        )  # fmt: skip
         await link.open(channel, self._hear)
         await link.call(channel, ConfirmSelect())
-        self._task = asyncio.create_task(self._publish(per_second, body_bytes, count_max, window))
+        self._begin(self._publish(Pace(per_second), count_max, window))
         return self
 
     @property
-    def outstanding(self) -> int:
-        return self.sent - len(self.confirmed_numbers) - len(self.nacked_numbers)
+    def nacked_numbers(self) -> set[int]:
+        """AMQP's word for what is not stored."""
+        return self.failed_numbers
 
-    @property
-    def is_done(self) -> bool:
-        """It has sent what it was to send, and everything was answered."""
-        return self._task is not None and self._task.done() and not self.outstanding
-
-    def stop(self) -> None:
-        """Send nothing more; answers still come."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def leave(self) -> None:
-        self.stop()
-        self.link.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        confirmed, nacked = len(self.confirmed_numbers), len(self.nacked_numbers)
-        rate = (confirmed - self._last[0]) / seconds
-        news = nacked - self._last[1]
-        self._last = (confirmed, nacked)
-        mark = " blocked" if self.link.is_blocked else ""
-        return f"{self.name} {rate:6,.0f}/s{mark}" + (f" nacked {news}" if news else "")
-
-    async def _publish(
-        self, per_second: int, body_bytes: int, count_max: int | None, window: int
-    ) -> None:
-        share = max(1, round(per_second * ROUND_SECONDS))
-        pause = share / per_second
-        while count_max is None or self.sent < count_max:
-            await asyncio.sleep(pause)
-            room = window - self.outstanding
-            if count_max is not None:
-                room = min(room, count_max - self.sent)
-            numbers = range(self.sent + 1, self.sent + 1 + min(share, room))
-            bodies = [b"%s %d" % (self.name.encode(), number) for number in numbers]
-            if body_bytes:
-                bodies = [body.ljust(body_bytes) for body in bodies]
-            # Counted first: what is written but not taken by the socket was sent, too.
-            self.sent += len(bodies)
-            self.link.write(
-                self.link.publishes(
-                    self._channel, self._queue, bodies, is_persistent=self._is_persistent
-                )
+    async def _send(self, numbers: range) -> None:
+        bodies = [self._body(number) for number in numbers]
+        self.link.write(
+            self.link.publishes(
+                self._channel, self._queue, bodies, is_persistent=self._is_persistent
             )
-            await self.link.room()
+        )
+        await self.link.room()
+
+    def _remark(self) -> str:
+        news = self._nacked_growth.of(len(self.failed_numbers))
+        return (" blocked" if self.link.is_blocked else "") + (f" nacked {news}" if news else "")
 
     def _hear(self, method: Method, _body: bytes) -> None:
         if isinstance(method, Ack):
             self._note(method.delivery_tag, method.is_multiple, self.confirmed_numbers)
         elif isinstance(method, Nack):
-            self._note(method.delivery_tag, method.is_multiple, self.nacked_numbers)
+            self._note(method.delivery_tag, method.is_multiple, self.failed_numbers)
         elif isinstance(method, Close):
             self.closed_text = method.reply_text
             self.stop()
@@ -146,7 +126,7 @@ class AmqpPublisher:
         if not is_multiple:
             book.add(tag)
             return
-        both = (self.confirmed_numbers, self.nacked_numbers)
+        both = (self.confirmed_numbers, self.failed_numbers)
         new = [
             number
             for number in range(self._answered + 1, tag + 1)
@@ -156,56 +136,25 @@ class AmqpPublisher:
         self._answered = max(self._answered, tag)
 
 
-class AmqpConsumer:
-    """Settles what it gets, at once, after a while or not at all; see ``AmqpControl.consume``."""
+class AmqpConsumer(AckingConsumer["AmqpLink", tuple[int, bytes]]):
+    """Takes with its channel's prefetch; see ``AmqpControl.consume``."""
 
-    def __init__(self, control: AmqpControl, name: str, *, is_idle: bool) -> None:
-        self.name: Final = name
-        self.link: Final = control.link
-        self.bodies: Final[list[bytes]] = []
-        """Settled ones, in order."""
-        self.message_seconds = 0.0
-        """What a message costs it; may be changed at any time."""
-        self.is_idle = is_idle
-        """True: it takes, and settles nothing."""
+    def __init__(self, control: AmqpControl, name: str, *, is_acking: bool) -> None:
+        super().__init__(name, control.link)
+        self.is_acking = is_acking
         self.unacked_peak = 0
         self._channel = control.channel
-        # Bounded by the prefetch, or by F13 of the broker.
-        self._arrived: deque[tuple[int, bytes]] = deque()
-        self._last = 0
-        self._task = asyncio.create_task(self._work())
-
-    @property
-    def unacked(self) -> int:
-        """Delivered and not settled."""
-        return len(self._arrived)
+        self._begin(self._settle())
 
     def take(self, tag: int, body: bytes) -> None:
         # What a body is padded with is not kept.
-        self._arrived.append((tag, body.rstrip()))
+        self._in_hand.append((tag, body.rstrip()))
         self.unacked_peak = max(self.unacked_peak, self.unacked)
 
-    def settle(self, count: int) -> None:
-        taken = [self._arrived.popleft() for _ in range(min(count, self.unacked))]
+    async def ack(self, messages: int) -> None:
+        taken = [self._in_hand.popleft() for _ in range(min(messages, self.unacked))]
         self.link.send(self._channel, *[Ack(tag) for tag, _ in taken])
         self.bodies.extend(body for _, body in taken)
-
-    def leave(self) -> None:
-        """Hang up; what is not settled goes back."""
-        self._task.cancel()
-        self.link.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        rate = (len(self.bodies) - self._last) / seconds
-        self._last = len(self.bodies)
-        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked)"
-
-    async def _work(self) -> None:
-        while True:
-            await asyncio.sleep(self.message_seconds or ROUND_SECONDS)
-            if self.unacked and not self.is_idle:
-                self.settle(1 if self.message_seconds else self.unacked)
 
 
 class AmqpControl:
@@ -237,8 +186,8 @@ class AmqpControl:
     async def qos(self, count: int, *, is_global: bool = False) -> None:
         await self.link.call(self.channel, Qos(0, count, is_global))
 
-    async def consume(self, name: str, queue: str, *, is_idle: bool = False) -> AmqpConsumer:
-        consumer = self._consumers[name] = AmqpConsumer(self, name, is_idle=is_idle)
+    async def consume(self, name: str, queue: str, *, is_acking: bool = True) -> AmqpConsumer:
+        consumer = self._consumers[name] = AmqpConsumer(self, name, is_acking=is_acking)
         await self.link.call(self.channel, Consume(0, queue, name))
         return consumer
 
@@ -257,20 +206,15 @@ class AmqpControl:
 # An AMQP client in a few lines, for scenes: one socket, its channels, what the broker says.
 #
 # It speaks with ``wire/amqp`` over asyncio, like any client of RabbitMQ: ``call`` waits for the
-# answer of its channel, ``publish`` only writes, what nobody asked for goes to whoever listens on
+# answer of its channel, ``send`` only writes, what nobody asked for goes to whoever listens on
 # that channel. ``connection.blocked`` is kept in ``notices`` with the time at which it was heard.
-#
-# Bound: the transport's own buffer; whoever publishes a lot awaits ``room``.
-# Not here: paces, windows and counts (``amqp_actors.py``).
 
 
 PERSISTENT: Final = b"\x10\x00\x02"
 """Properties of a message that says nothing but delivery-mode 2."""
 TRANSIENT: Final = b"\x00\x00"
-READ_BYTES: Final = 1 << 18
 RESTING_BYTES: Final = 1 << 16
 """What the system keeps for a client that does not read."""
-ANSWER_SECONDS_MAX: Final = 15.0
 _UNASKED: Final = (Deliver, Return, Ack, Nack, Cancel, CloseChannel)
 _WITH_CONTENT: Final = (Deliver, Return, GetOk)
 _CAPABILITIES: Final = ("basic.nack", "connection.blocked", "publisher_confirms")
@@ -286,30 +230,25 @@ class Notice(NamedTuple):
     reason: str
 
 
-class AmqpLink:
-    """One connection to the broker; made by ``connect``."""
+class AmqpLink(SocketLink):
+    """One connection and its channels; made by ``connect``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
         self.notices: Final[list[Notice]] = []
         """What was heard of alarms, in order."""
         self.closed_by_broker = ""
         """The broker's words, if it closed the connection."""
-        self._reader = reader
-        self._writer = writer
         self._frames: Final = AmqpFrames(frame_max=0, is_greeted=True)
         self._frame_max = 0
         self._answers: Final[dict[int, asyncio.Queue[Method]]] = {}
         self._listeners: Final[dict[int, Listener]] = {}
         self._partial: Final[dict[int, _Content]] = {}
-        self._may_read: Final = asyncio.Event()
-        self._may_read.set()
-        self._task = asyncio.create_task(self._hear())
 
     @classmethod
     async def connect(cls, endpoint: str, name: str) -> AmqpLink:
         """Connect as guest to virtual host ``/``."""
-        host, _, port = endpoint.rpartition(":")
-        link = cls(*await asyncio.open_connection(host.strip("[]"), int(port)))
+        link = cls(*await open_socket(endpoint))
         link._answers[0] = asyncio.Queue()
         link._writer.write(PROTOCOL_HEADER)
         await link._answer(0)
@@ -339,10 +278,6 @@ class AmqpLink:
         """Send methods; their answers are somebody else's business."""
         self.write(b"".join([method_frame(channel, method) for method in methods]))
 
-    def write(self, data: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(data)
-
     def publishes(
         self, channel: int, queue: str, bodies: list[bytes], *, is_persistent: bool = True
     ) -> bytes:
@@ -352,11 +287,6 @@ class AmqpLink:
         return b"".join(
             [front + content_frames(channel, properties, body, self._frame_max) for body in bodies]
         )
-
-    async def room(self) -> None:
-        """Wait while the broker does not read and the socket's buffer is full."""
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
 
     @property
     def is_blocked(self) -> bool:
@@ -372,10 +302,6 @@ class AmqpLink:
     def read_on(self) -> None:
         self._may_read.set()
 
-    def leave(self) -> None:
-        self._task.cancel()
-        self._writer.transport.abort()
-
     # Listening.
 
     async def _answer(self, channel: int) -> Method:
@@ -384,18 +310,10 @@ class AmqpLink:
             raise PenstockError(f"the broker closed the connection: {answer.reply_text}")
         return answer
 
-    async def _hear(self) -> None:
-        while True:
-            await self._may_read.wait()
-            try:
-                data = await self._reader.read(READ_BYTES)
-            except ConnectionError:
-                return
-            if not data:
-                return
-            self._frames.feed(data)
-            for frame in self._frames.frames():
-                self._understand(frame)
+    def _heard(self, data: bytes) -> None:
+        self._frames.feed(data)
+        for frame in self._frames.frames():
+            self._understand(frame)
 
     def _understand(self, frame: Frame) -> None:
         channel = frame.channel
@@ -404,14 +322,14 @@ class AmqpLink:
             if isinstance(method, _WITH_CONTENT):
                 self._partial[channel] = _Content(method)
             else:
-                self._heard(channel, method, b"")
+                self._tell(channel, method, b"")
         elif frame.kind in (FRAME_HEADER, FRAME_BODY):
             content = self._partial[channel]
             if content.is_complete_with(frame):
                 del self._partial[channel]
-                self._heard(channel, content.method, b"".join(content.pieces))
+                self._tell(channel, content.method, b"".join(content.pieces))
 
-    def _heard(self, channel: int, method: Method, body: bytes) -> None:
+    def _tell(self, channel: int, method: Method, body: bytes) -> None:
         if isinstance(method, Blocked):
             self.notices.append(Notice(time.monotonic(), method.reason))
         elif isinstance(method, Unblocked):

@@ -2,17 +2,17 @@
 
 Clients are what applications have: ``ClientConsumer`` and ``ClientProducer`` are processes with a
 ``penstock.client.pulsar`` each, which are gone without a word when they leave. Of raw actors the
-scene says every frame, and hears each: ``PulsarProducer`` sends at a steady pace and keeps what it
-was told, a receipt, or that it is closed; ``PulsarConsumer`` grants permits, by hand if need be,
-takes and acks. They are for what a client does not do, or keeps from its application.
+scene says every frame, and hears each: ``PulsarProducer`` hears that it is closed, and comes again;
+``PulsarConsumer`` grants permits, by hand if need be, takes and acks. They are for what a client
+does not do, or keeps from its application.
 
-Not here: what a client does by itself (``penstock.client.pulsar``).
+Not here: paces, windows and counts (``steady.py``); what a client does by itself
+(``penstock.client.pulsar``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -31,6 +31,16 @@ from penstock.client.pulsar import (
     SubscriptionType,
 )
 from penstock.client.pulsar.connection import Connection
+from penstock.demo.steady import (
+    ANSWER_SECONDS_MAX,
+    ROUND_SECONDS,
+    AckingConsumer,
+    LinkT,
+    NumberedPublisher,
+    Pace,
+    SocketLink,
+    open_socket,
+)
 from penstock.model.errors import PenstockError
 from penstock.wire.pulsar.frames import (
     CHECKSUM_MAGIC,
@@ -45,24 +55,24 @@ from penstock.wire.pulsar.frames import (
 from penstock.wire.pulsar.metadata import read_metadata, read_single
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, MessageMetadata
 
-ROUND_SECONDS: Final = 0.01
-"""How often a producer sends its share of a second."""
 WINDOW: Final = 1_000
 """Messages without a receipt, as Pulsar's clients have it (max_pending_messages)."""
 COME_AGAIN_SECONDS: Final = (0.1, 0.2, 0.4)
 """Between tries to open a producer that was closed; the last of them again and again."""
 
 
-class PulsarProducer:
-    """Sends to one topic and counts the receipts."""
+class _Producer(NumberedPublisher[LinkT]):
+    """What the ticker tells of a producer."""
 
-    def __init__(self, link: PulsarLink, name: str, topic: str) -> None:
-        self.name: Final = name
-        self.link: Final = link
-        self.sent = 0
-        self.confirmed_numbers: Final[set[int]] = set()
-        self.failed_numbers: Final[set[int]] = set()
-        """What the application was told is not stored."""
+    def _remark(self) -> str:
+        return f" ({self.outstanding} without a receipt)"
+
+
+class PulsarProducer(_Producer["PulsarLink"]):
+    """Sends to one topic, each message by itself."""
+
+    def __init__(self, link: PulsarLink, name: str, topic: str, body_bytes: int) -> None:
+        super().__init__(name, link, body_bytes)
         self.closes = 0
         """How often the broker closed it."""
         self.refusals: Final[list[PulsarRefused]] = []
@@ -73,8 +83,6 @@ class PulsarProducer:
         self._epoch = 0
         self._pending: Final[dict[int, bytes]] = {}
         """Number of a message, which is its sequence id -> its SEND; bounded by the window."""
-        self._last = 0
-        self._task: asyncio.Task[None] | None = None
         self._return: asyncio.Task[None] | None = None
 
     @classmethod
@@ -89,38 +97,16 @@ class PulsarProducer:
         count_max: int | None = None,
     ) -> PulsarProducer:
         """A producer, of so many messages in all."""
-        self = cls(link, name, topic)
+        self = cls(link, name, topic, body_bytes)
         link.listen(("producer", self._id), self._hear)
         await self._open()
-        self._task = asyncio.create_task(self._publish(per_second, body_bytes, count_max))
+        self._begin(self._publish(Pace(per_second), count_max, WINDOW))
         return self
 
-    @property
-    def outstanding(self) -> int:
-        return self.sent - len(self.confirmed_numbers) - len(self.failed_numbers)
-
-    @property
-    def is_done(self) -> bool:
-        """It has sent what it was to send, and everything was answered."""
-        return self._task is not None and self._task.done() and not self.outstanding
-
-    def stop(self) -> None:
-        """Send nothing more; answers still come."""
-        if self._task is not None:
-            self._task.cancel()
-
     def leave(self) -> None:
-        self.stop()
         if self._return is not None:
             self._return.cancel()
-        self.link.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        rate = (len(self.confirmed_numbers) - self._last) / seconds
-        self._last = len(self.confirmed_numbers)
-        mark = "" if self.is_open else " closed by the broker"
-        return f"{self.name} {rate:6,.0f}/s ({self.outstanding} without a receipt){mark}"
+        super().leave()
 
     async def _open(self) -> None:
         """Raises ``PulsarRefused``."""
@@ -135,25 +121,17 @@ class PulsarProducer:
         for frame in self._pending.values():
             self.link.write(frame)
 
-    async def _publish(self, per_second: int, body_bytes: int, count_max: int | None) -> None:
-        share = max(1, round(per_second * ROUND_SECONDS))
-        while count_max is None or self.sent < count_max:
-            await asyncio.sleep(share / per_second)
-            room = WINDOW - self.outstanding
-            if count_max is not None:
-                room = min(room, count_max - self.sent)
-            for _ in range(min(share, room)):
-                self._send(self.sent + 1, body_bytes)
-            await self.link.room()
+    async def _send(self, numbers: range) -> None:
+        for number in numbers:
+            tail = message_tail(self.name, number, self._body(number))
+            frame = command_frame("send", tail, producer_id=self._id, sequence_id=number)
+            self._pending[number] = frame
+            if self.is_open:
+                self.link.write(frame)
+        await self.link.room()
 
-    def _send(self, number: int, body_bytes: int) -> None:
-        body = b"%s %d" % (self.name.encode(), number)
-        tail = message_tail(self.name, number, body.ljust(body_bytes))
-        frame = command_frame("send", tail, producer_id=self._id, sequence_id=number)
-        self.sent += 1
-        self._pending[number] = frame
-        if self.is_open:
-            self.link.write(frame)
+    def _remark(self) -> str:
+        return super()._remark() + ("" if self.is_open else " closed by the broker")
 
     def _hear(self, command: BaseCommand, _tail: bytes) -> None:
         if command.type == BaseCommand.SEND_RECEIPT:
@@ -190,30 +168,21 @@ class Entry(NamedTuple):
     redeliveries: int
 
 
-class PulsarConsumer:
+class PulsarConsumer(AckingConsumer["PulsarLink", Entry]):
     """Takes from one subscription; see ``subscribe``."""
 
     def __init__(self, link: PulsarLink, name: str, queue: int) -> None:
-        self.name: Final = name
-        self.link: Final = link
-        self.bodies: Final[list[bytes]] = []
-        """Acked ones, in order."""
+        super().__init__(name, link)
         self.arrived_messages = 0
         self.entries: Final[list[Entry]] = []
         """Everything that came, in order."""
         self.is_taking = True
         """False: the application asks for nothing; what comes stays in the client's queue."""
-        self.is_acking = True
-        """False: the application takes, and acks nothing."""
         self._id = next(link.ids)
         self._queue_size = queue
         # Bounded by the permits, which are the size of the queue.
         self._queue: deque[Entry] = deque()
-        # Bounded by F13 of the broker.
-        self._in_hand: deque[Entry] = deque()
         self._to_grant = 0
-        self._last = 0
-        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     async def subscribe(
@@ -239,19 +208,19 @@ class PulsarConsumer:
         )
         if queue:
             self.flow(queue)
-        self._task = asyncio.create_task(self._work())
+        self._begin(self._take(), self._settle())
         return self
 
     @property
     def unacked(self) -> int:
-        """Messages it has and did not ack."""
+        """Messages it has, also in its queue, and did not ack."""
         return sum([len(each.bodies) for each in (*self._queue, *self._in_hand)])
 
     def flow(self, permits: int) -> None:
         """It will take so many messages more."""
         self.link.tell("flow", consumer_id=self._id, messagePermits=permits)
 
-    def ack(self, messages: int) -> None:
+    async def ack(self, messages: int) -> None:
         """The oldest entries in hand, until so many messages are acked."""
         done: list[Entry] = []
         while self._in_hand and messages > 0:
@@ -275,34 +244,17 @@ class PulsarConsumer:
         found = await self.link.ask("consumer_stats", consumer_id=self._id)
         return signed(found.availablePermits)
 
-    def leave(self) -> None:
-        """Hang up; what is not acked goes to others."""
-        if self._task is not None:
-            self._task.cancel()
-        self.link.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        rate = (len(self.bodies) - self._last) / seconds
-        self._last = len(self.bodies)
-        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked)"
-
-    async def _work(self) -> None:
+    async def _take(self) -> None:
+        """The application takes entries; permits go back when they are half of the queue."""
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             while self.is_taking and self._queue:
-                self._take()
-            if self.is_acking:
-                self.ack(sum([len(each.bodies) for each in self._in_hand]))
-
-    def _take(self) -> None:
-        """The application has the next entry; permits go back when they are half of the queue."""
-        entry = self._queue.popleft()
-        self._in_hand.append(entry)
-        self._to_grant += len(entry.bodies)
-        if self._queue_size and self._to_grant >= max(1, self._queue_size // 2):
-            self.flow(self._to_grant)
-            self._to_grant = 0
+                entry = self._queue.popleft()
+                self._in_hand.append(entry)
+                self._to_grant += len(entry.bodies)
+                if self._queue_size and self._to_grant >= max(1, self._queue_size // 2):
+                    self.flow(self._to_grant)
+                    self._to_grant = 0
 
     def _hear(self, command: BaseCommand, tail: bytes) -> None:
         if command.type == BaseCommand.MESSAGE:
@@ -345,18 +297,15 @@ class ClientProcess:
             transport.abort()
 
 
-class ClientProducer:
-    """Sends numbered messages at a steady pace, one by one or in full batches."""
+class ClientProducer(_Producer[ClientProcess]):
+    """Sends messages one by one or in full batches."""
 
-    def __init__(self, name: str, process: ClientProcess, producer: Producer) -> None:
-        self.name: Final = name
-        self.sent = 0
-        self.confirmed_numbers: Final[set[int]] = set()
-        self.failed_numbers: Final[set[int]] = set()
-        self._process = process
+    def __init__(
+        self, name: str, process: ClientProcess, producer: Producer, key_of: KeyOf | None
+    ) -> None:
+        super().__init__(name, process)
         self._producer = producer
-        self._last = 0
-        self._task: asyncio.Task[None] | None = None
+        self._key_of = key_of
 
     @classmethod
     async def start(
@@ -379,51 +328,15 @@ class ClientProducer:
             # Batches leave when they are full.
             batching_max_publish_delay_ms=ANSWER_SECONDS_MAX * 1000,
         )
-        self = cls(name, process, producer)
-        self._task = asyncio.create_task(self._publish(per_second, batch, count_max, key_of))
+        self = cls(name, process, producer, key_of)
+        self._begin(self._publish(Pace(per_second, batch), count_max, WINDOW))
         return self
 
-    @property
-    def outstanding(self) -> int:
-        return self.sent - len(self.confirmed_numbers) - len(self.failed_numbers)
-
-    @property
-    def is_done(self) -> bool:
-        """It has sent what it was to send, and everything was answered."""
-        return self._task is not None and self._task.done() and not self.outstanding
-
-    def stop(self) -> None:
-        """Send nothing more; answers still come."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def leave(self) -> None:
-        self.stop()
-        self._process.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        rate = (len(self.confirmed_numbers) - self._last) / seconds
-        self._last = len(self.confirmed_numbers)
-        return f"{self.name} {rate:6,.0f}/s ({self.outstanding} without a receipt)"
-
-    async def _publish(
-        self, per_second: int, batch: int, count_max: int | None, key_of: KeyOf | None
-    ) -> None:
-        share = max(1, round(per_second * ROUND_SECONDS / batch)) * batch
-        while count_max is None or self.sent < count_max:
-            await asyncio.sleep(share / per_second)
-            room = WINDOW - self.outstanding
-            if count_max is not None:
-                room = min(room, count_max - self.sent)
-            for _ in range(min(share, room) // batch * batch):
-                self._send(self.sent + 1, key_of)
-
-    def _send(self, number: int, key_of: KeyOf | None) -> None:
-        key = None if key_of is None else key_of(number)
-        future = self._producer.send_async(b"%s %d" % (self.name.encode(), number), key=key)
-        future.add_done_callback(partial(self._answered, number))
-        self.sent += 1
+    async def _send(self, numbers: range) -> None:
+        for number in numbers:
+            key = None if self._key_of is None else self._key_of(number)
+            future = self._producer.send_async(self._body(number), key=key)
+            future.add_done_callback(partial(self._answered, number))
 
     def _answered(self, number: int, answer: asyncio.Future[MessageId]) -> None:
         is_stored = not answer.cancelled() and answer.exception() is None
@@ -457,26 +370,19 @@ class ActiveNotice(NamedTuple):
     is_active: bool
 
 
-class ClientConsumer:
+class ClientConsumer(AckingConsumer[ClientProcess, Taken]):
     """An application that takes from one subscription; see ``start``."""
 
     def __init__(self, name: str, process: ClientProcess, *, is_taking: bool) -> None:
-        self.name: Final = name
+        super().__init__(name, process)
         self.taken: Final[list[Taken]] = []
         """Everything that the application got, in order."""
         self.acked: Final[list[Taken]] = []
         """Of that, in the order of the acks."""
         self.is_taking = is_taking
         """False: the application asks for nothing; what comes stays in the client's queue."""
-        self.is_acking = True
-        """False: the application takes, and acks nothing."""
         self.notices: Final[list[ActiveNotice]] = []
-        self._process = process
         self._consumer: Consumer
-        # Bounded by F13 of the broker.
-        self._in_hand: deque[Taken] = deque()
-        self._last = 0
-        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(
@@ -493,7 +399,7 @@ class ClientConsumer:
     ) -> ClientConsumer:
         """A consumer from the first message on."""
         self = cls(name, process, is_taking=is_taking)
-        self._consumer = await self._process.client.subscribe_async(
+        self._consumer = await process.client.subscribe_async(
             topic,
             subscription,
             subscription_type=kind,
@@ -503,22 +409,13 @@ class ClientConsumer:
             priority_level=priority,
             active_listener=self._note if kind is SubscriptionType.FAILOVER else None,
         )
-        self._tasks = [asyncio.create_task(self._take()), asyncio.create_task(self._settle())]
+        self._begin(self._take(), self._settle())
         return self
-
-    @property
-    def bodies(self) -> list[bytes]:
-        """Acked ones, in order."""
-        return [each.body for each in self.acked]
 
     @property
     def in_hand(self) -> list[Taken]:
         """What the application has and did not ack."""
         return list(self._in_hand)
-
-    @property
-    def unacked(self) -> int:
-        return len(self._in_hand)
 
     @property
     def arrived_messages(self) -> int:
@@ -546,10 +443,10 @@ class ClientConsumer:
         return str(self._consumer.why())
 
     async def ack(self, messages: int) -> None:
-        """The oldest messages in hand, so many."""
         done = [self._in_hand.popleft() for _ in range(min(messages, len(self._in_hand)))]
         await self._consumer.acknowledge_async([each.message for each in done])
         self.acked.extend(done)
+        self.bodies.extend(each.body for each in done)
 
     async def stop_acking(self) -> None:
         """From now on; what was acked so far the broker has."""
@@ -561,19 +458,10 @@ class ClientConsumer:
         self._in_hand.clear()
         await self._consumer.redeliver_unacknowledged_async()
 
-    def leave(self) -> None:
-        """Gone without a word; what is not acked goes to others."""
-        for each in self._tasks:
-            each.cancel()
-        self._process.leave()
-
-    def figures(self, seconds: float) -> str:
-        """Its part of a ticker line."""
-        rate = (len(self.acked) - self._last) / seconds
-        self._last = len(self.acked)
+    def _remark(self) -> str:
         active = ", ".join(map(str, self.active))
         mark = "" if not self.notices else f" active in {active}" if active else " stands by"
-        return f"{self.name} {rate:6,.0f}/s ({self.unacked} unacked){mark}"
+        return super()._remark() + mark
 
     async def _take(self) -> None:
         while True:
@@ -584,12 +472,6 @@ class ClientConsumer:
             taken = Taken(message, time.monotonic())
             self.taken.append(taken)
             self._in_hand.append(taken)
-
-    async def _settle(self) -> None:
-        while True:
-            await asyncio.sleep(ROUND_SECONDS)
-            if self.is_acking and self._in_hand:
-                await self.ack(len(self._in_hand))
 
     def _note(self, _consumer: Consumer, topic: str, is_active: bool | None) -> None:
         """On a thread of the client's; None is said when the connection is lost."""
@@ -603,12 +485,8 @@ class ClientConsumer:
 # It speaks with ``wire/pulsar`` over asyncio: ``ask`` waits for the answer to its request, ``tell``
 # only writes, what nobody asked for goes to whoever listens to that producer or consumer. PING is
 # answered, so that the broker does not take it for dead.
-#
-# Bound: the transport's own buffer; whoever sends a lot awaits ``room``.
 
 
-READ_BYTES: Final = 1 << 18
-ANSWER_SECONDS_MAX: Final = 15.0
 PROTOCOL_VERSION: Final = 20
 
 _FIELD_OF: Final = {
@@ -633,25 +511,22 @@ class PulsarRefused(PenstockError):
         self.text: Final = text
 
 
-class PulsarLink:
-    """One connection to the broker; made by ``connect``."""
+class PulsarLink(SocketLink):
+    """One connection, its producers and consumers; made by ``connect``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
         self.ids: Final = count(1)
         """Of producers and consumers."""
-        self._reader = reader
-        self._writer = writer
         self._requests: Final = count(1)
         self._frames: Final = FrameParser()
         self._answers: Final[dict[int, asyncio.Future[BaseCommand]]] = {}
         self._ears: Final[dict[Ear, Listener]] = {}
         self._connected: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hear())
 
     @classmethod
     async def connect(cls, endpoint: str, name: str) -> PulsarLink:
-        host, _, port = endpoint.rpartition(":")
-        link = cls(*await asyncio.open_connection(host.strip("[]"), int(port)))
+        link = cls(*await open_socket(endpoint))
         link.tell("connect", client_version=name, protocol_version=PROTOCOL_VERSION)
         await asyncio.wait_for(link._connected, ANSWER_SECONDS_MAX)
         return link
@@ -676,31 +551,10 @@ class PulsarLink:
         """Send a command; its answer, if it has one, is somebody else's business."""
         self.write(command_frame(kind, **fields))
 
-    def write(self, data: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(data)
-
-    async def room(self) -> None:
-        """Wait while the broker does not read and the socket's buffer is full."""
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
-
-    def leave(self) -> None:
-        """Cut the connection without a word."""
-        self._task.cancel()
-        self._writer.transport.abort()
-
-    async def _hear(self) -> None:
-        while True:
-            try:
-                data = await self._reader.read(READ_BYTES)
-            except ConnectionError:
-                return
-            if not data:
-                return
-            for frame in self._frames.feed(data):
-                if isinstance(frame, tuple):
-                    self._understand(frame)
+    def _heard(self, data: bytes) -> None:
+        for frame in self._frames.feed(data):
+            if isinstance(frame, tuple):
+                self._understand(frame)
 
     def _understand(self, frame: Frame) -> None:
         command, tail = frame

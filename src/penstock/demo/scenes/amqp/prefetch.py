@@ -47,7 +47,7 @@ async def _fill(scene: Scene, queues: tuple[str, ...]) -> None:
 async def _alone(scene: Scene) -> None:
     control = await AmqpControl.open(await scene.amqp("two consumers"))
     await control.qos(PREFETCH)
-    stuck = scene.cast(await control.consume("stuck", "alone", is_idle=True))
+    stuck = scene.cast(await control.consume("stuck", "alone", is_acking=False))
     quick = scene.cast(await control.consume("quick", "alone"))
     is_drained = await scene.until(lambda: len(quick.bodies) >= MESSAGES - PREFETCH, SECONDS_MAX)
     scene.check(
@@ -60,7 +60,7 @@ async def _alone(scene: Scene) -> None:
         is_drained and quick.unacked_peak <= PREFETCH,
         f"{len(quick.bodies):,} settled, at most {quick.unacked_peak} in hand",
     )
-    stuck.is_idle = False
+    stuck.is_acking = True
     is_over = await scene.until(
         lambda: len(stuck.bodies) + len(quick.bodies) == MESSAGES, SECONDS_MAX
     )
@@ -72,7 +72,7 @@ async def _together(scene: Scene) -> None:
     control = await AmqpControl.open(await scene.amqp("one channel"))
     await control.qos(GLOBAL, is_global=True)
     three = [
-        scene.cast(await control.consume(name, "together", is_idle=True))
+        scene.cast(await control.consume(name, "together", is_acking=False))
         for name in ("one", "two", "three")
     ]
     await scene.until(lambda: sum(each.unacked for each in three) >= GLOBAL, SECONDS_MAX)
@@ -81,7 +81,7 @@ async def _together(scene: Scene) -> None:
     scene.check("global: 25 for the channel, however many consume", sum(in_hand) == GLOBAL,
                 f"in hand: {' + '.join(map(str, in_hand))}")  # fmt: skip
     for each in three:
-        each.is_idle = False
+        each.is_acking = True
     is_drained = await scene.until(
         lambda: sum(len(each.bodies) for each in three) == MESSAGES, SECONDS_MAX
     )
@@ -95,7 +95,7 @@ async def _together(scene: Scene) -> None:
 
 async def _unlimited(scene: Scene) -> None:
     control = await AmqpControl.open(await scene.amqp("no limit"))
-    greedy = scene.cast(await control.consume("greedy", "unlimited", is_idle=True))
+    greedy = scene.cast(await control.consume("greedy", "unlimited", is_acking=False))
     await scene.until(lambda: greedy.unacked >= UNACKED_MAX, SECONDS_MAX)
     await scene.wait(STILL_SECONDS)
     page = await scene.flow()
@@ -108,16 +108,16 @@ async def _unlimited(scene: Scene) -> None:
     scene.check_answer(claim, page, "behind", "slow-consumer", "consumer/")
     named = page["answer"]["culprit"]["name"]
     scene.check("without prefetch: by the name it gave itself", "greedy" in named, named)
-    greedy.settle(UNACKED_MAX // 2 - 1)
+    await greedy.ack(UNACKED_MAX // 2 - 1)
     await scene.wait(STILL_SECONDS)
     before = greedy.unacked
-    greedy.settle(1)
+    await greedy.ack(1)
     is_going_on = await scene.until(lambda: greedy.unacked > before, SECONDS_MAX)
     scene.check(
         "without prefetch: it goes on when half is settled, not before",
         before == UNACKED_MAX - UNACKED_MAX // 2 + 1 and is_going_on,
         f"{before} in hand were too many, {before - 1} were not",
     )
-    greedy.is_idle = False
+    greedy.is_acking = True
     is_drained = await scene.until(lambda: len(greedy.bodies) == MESSAGES, SECONDS_MAX)
     scene.check("nothing is lost", is_drained, f"{len(greedy.bodies):,} settled")
