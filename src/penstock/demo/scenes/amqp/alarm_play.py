@@ -9,7 +9,7 @@ only consumes hears nothing. When the alarm is over, all that was held is stored
 from typing import Any, Final, NamedTuple
 
 from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpLink, AmqpPublisher
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 from penstock.server.faults import FaultOrder
 
 PER_SECOND: Final = 1000
@@ -76,8 +76,7 @@ async def _raise(scene: Scene, alarm: Alarm, cast: Cast) -> None:
     is_drained = await scene.until(lambda: len(returns.bodies) >= RETURNS, 6)
     left = await control.ready("returns")
     await AmqpControl.open(await scene.amqp("newcomer"))
-    await scene.wait(0.5)
-    page = await scene.flow()
+    await _check_page(scene, alarm)
     after = len(publisher.confirmed_numbers)
     scene.check("no publish is stored during the alarm", after == before, f"{after:,} confirmed")
     scene.check(
@@ -91,18 +90,23 @@ async def _raise(scene: Scene, alarm: Alarm, cast: Cast) -> None:
         f"queue.declare says {left} ready",
     )
     scene.check("who only consumes hears nothing", not cast.reader.link.notices)
-    _check_page(scene, alarm, page)
 
 
-def _check_page(scene: Scene, alarm: Alarm, page: dict[str, Any]) -> None:
-    named = f"alarm/{alarm.kind}"
-    scene.check_answer("the broker names the alarm", page, "alarm", alarm.kind, named)
-    states = sorted(each["state"] for each in page["stages"] if each["kind"] == "connection")
+async def _check_page(scene: Scene, alarm: Alarm) -> None:
+    named = Blame("alarm", alarm.kind, f"alarm/{alarm.kind}")
+    await scene.check_answer("the broker names the alarm", named)
+    wanted = ["blocked", "blocking", "blocking"]
+    page = await scene.flow_when(lambda page: _states(page) == wanted)
+    states = _states(page)
     scene.check(
         "who publishes is blocked, the others are blocking",
-        states == ["blocked", "blocking", "blocking"],
+        states == wanted,
         f"connections: {', '.join(states)}",
     )
+
+
+def _states(page: dict[str, Any]) -> list[str]:
+    return sorted(each["state"] for each in page["stages"] if each["kind"] == "connection")
 
 
 async def _clear(scene: Scene, cast: Cast) -> None:

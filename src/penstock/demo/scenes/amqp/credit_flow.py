@@ -10,7 +10,7 @@ the end the credit of a hop is changed while messages wait: more of them fit, at
 from typing import Any, Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 
@@ -48,11 +48,13 @@ async def play(scene: Scene) -> None:
 
 async def _slow_queue(scene: Scene, others: AmqpPublisher) -> None:
     scene.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
-    page = await _page_with(scene, "connection")
+    claim = "the broker names what holds the queue"
+    named = Blame("holding", "external", "fault/queue-delay")
+    page = await scene.check_answer(claim, named, shows=_is_held, seconds_max=SECONDS_MAX)
     before = len(others.confirmed_numbers)
     waits = _waits(page)
     scene.say(f"who waits for whom: {waits}")
-    held = {stage["kind"] for stage in page["stages"] if stage["state"] == "flow"}
+    held = set(_waits(page))
     scene.check(
         "a queue that stands still holds its channel and its connection",
         held >= {"connection", "channel", "queue"},
@@ -60,11 +62,9 @@ async def _slow_queue(scene: Scene, others: AmqpPublisher) -> None:
     )
     scene.check(
         "each of them names the next one",
-        "channel" in waits["connection"] and waits["channel"] == "queue orders",
+        "channel" in waits.get("connection", "") and waits.get("channel") == "queue orders",
         f"{waits}",
     )
-    claim = "the broker names what holds the queue"
-    scene.check_answer(claim, page, "holding", "external", "fault/queue-delay")
     is_free = await scene.until(
         lambda: len(others.confirmed_numbers) > before + PER_SECOND / 2, SECONDS_MAX
     )
@@ -75,9 +75,9 @@ async def _slow_queue(scene: Scene, others: AmqpPublisher) -> None:
 
 async def _slow_disk(scene: Scene, orders: AmqpPublisher) -> None:
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
-    page = await _page_with(scene, "connection", bottleneck="log")
+    named = Blame("holding", "slow", "log")
+    page = await scene.check_answer("the broker names the log", named, shows=_is_held)
     held = [stage["name"] for stage in page["stages"] if stage["kind"] == "queue"]
-    scene.check_answer("the broker names the log", page, "holding", "slow", "log")
     scene.check(
         "a disk that stands still holds everybody",
         set(held) >= {"orders", "others"},
@@ -98,7 +98,7 @@ async def _credit(scene: Scene) -> None:
     inbox = topic.queues[0].inbox
     await scene.ask("PUT", "/api/flow/credit", SMALL)
     scene.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
-    await _page_with(scene, "connection")
+    await scene.flow_when(_is_held, SECONDS_MAX)
     await scene.wait(0.5)
     small = inbox.messages
     await scene.ask("PUT", "/api/flow/credit", LARGE)
@@ -115,18 +115,9 @@ async def _credit(scene: Scene) -> None:
     scene.order(FaultOrder("clear"))
 
 
-async def _page_with(scene: Scene, kind: str, bottleneck: str = "") -> dict[str, Any]:
-    """The first page on which such a stage is in state flow, and the broker blames that one."""
-    page: dict[str, Any] = {}
-    for _ in range(round(SECONDS_MAX / 0.1)):
-        page = await scene.flow()
-        is_there = any(
-            stage["kind"] == kind and stage["state"] == "flow" for stage in page["stages"]
-        )
-        if is_there and bottleneck in ("", page["answer"]["culprit_id"]):
-            break
-        await scene.wait(0.1)
-    return page
+def _is_held(page: dict[str, Any]) -> bool:
+    """True once it has come as far as a socket."""
+    return "connection" in _waits(page)
 
 
 def _waits(page: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpLink, AmqpPublisher
-from penstock.demo.scenes.scene import FOUND_SECONDS_MAX, Scene
+from penstock.demo.scenes.scene import Blame, Scene
 
 HOLD_S: Final = 6.0
 SETTINGS: Final = {"flow.hold_ms_max": "6000"}
@@ -50,8 +50,8 @@ async def _others(scene: Scene, link: AmqpLink) -> None:
         for each, name in ((link, "third channel"), (await scene.amqp("other"), "neighbour"))
     ]
     limit = "limit/length_max/topic/work"
-    page = await scene.flow_when(lambda answer: answer["culprit_id"] == limit, FOUND_SECONDS_MAX)
-    scene.check_answer("the broker names the queue's limit", page, "holding", "held", limit)
+    named = Blame("holding", "held", limit)
+    await scene.check_answer("the broker names the queue's limit", named)
     are_free = await scene.until(
         lambda: min(len(each.confirmed_numbers) for each in actors) > PER_SECOND / 2, SECONDS_MAX
     )

@@ -10,7 +10,7 @@ goes on by itself, and everything is confirmed that was sent.
 from typing import Any, Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 from penstock.server.faults import FaultOrder
 
 PENDING_MAX: Final = 200
@@ -50,8 +50,12 @@ async def _stands_still(scene: Scene, eager: AmqpPublisher, careful: AmqpPublish
     await scene.wait(STILL_SECONDS)
     before = _pending(scene)
     await scene.wait(STILL_SECONDS)
-    page = await scene.flow()
-    held = [each for each in page["stages"] if each["reason"] == "pending"]
+    page = await scene.check_answer(
+        "the broker blames the disk for it",
+        Blame("holding", "slow", "log"),
+        shows=lambda page: bool(_held(page)),
+    )
+    held = _held(page)
     scene.check(
         "its socket rests at 200 unconfirmed publishes",
         _pending(scene) == before < 2 * PENDING_MAX and eager.outstanding > before,
@@ -63,7 +67,6 @@ async def _stands_still(scene: Scene, eager: AmqpPublisher, careful: AmqpPublish
         and held[0]["since_ms"] < page["at_ms"],
         f"{[_words(each) for each in held]}",
     )
-    scene.check_answer("the broker blames the disk for it", page, "holding", "slow", "log")
     waiting = {each["name"] for each in page["answer"]["waiters"]}
     scene.check(
         "who is held by the limit is among those who wait for it",
@@ -88,6 +91,10 @@ async def _goes_on(scene: Scene, eager: AmqpPublisher) -> None:
         is_going_on and not eager.nacked_numbers,
         f"{len(eager.confirmed_numbers) - before:,} more confirmed",
     )
+
+
+def _held(page: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in page["stages"] if each["reason"] == "pending"]
 
 
 def _pending(scene: Scene) -> int:

@@ -10,9 +10,9 @@ it has settled half of them.
 from typing import Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import SOON_BEHIND, Scene
+from penstock.demo.scenes.scene import Blame, Scene
 
-SETTINGS: Final = {"flow.unacked_consumer_max": "500", **SOON_BEHIND}
+SETTINGS: Final = {"flow.unacked_consumer_max": "500"}
 UNACKED_MAX: Final = 500
 MESSAGES: Final = 1500
 PREFETCH: Final = 10
@@ -98,14 +98,14 @@ async def _unlimited(scene: Scene) -> None:
     greedy = scene.cast(await control.consume("greedy", "unlimited", is_acking=False))
     await scene.until(lambda: greedy.unacked >= UNACKED_MAX, SECONDS_MAX)
     await scene.wait(STILL_SECONDS)
-    page = await scene.flow()
     scene.check(
         "without prefetch: F13 stops it all the same",
         greedy.unacked == UNACKED_MAX,
         f"{greedy.unacked} of {MESSAGES:,} in hand",
     )
     claim = "without prefetch: the broker names the consumer"
-    scene.check_answer(claim, page, "behind", "slow-consumer", "consumer/")
+    blame = Blame("behind", "slow-consumer", "consumer/")
+    page = await scene.check_answer(claim, blame, seconds_max=SECONDS_MAX)
     named = page["answer"]["culprit"]["name"]
     scene.check("without prefetch: by the name it gave itself", "greedy" in named, named)
     await greedy.ack(UNACKED_MAX // 2 - 1)

@@ -11,7 +11,7 @@ it stopped, and nothing is lost.
 from typing import Any, Final
 
 from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 """As it is by default."""
@@ -65,10 +65,10 @@ async def _publish(scene: Scene, control: AmqpControl, channel: int, count: int)
 
 
 async def _goes_on(scene: Scene, slow: AmqpConsumer, quick: AmqpConsumer) -> None:
-    page = await _page_with_mark(scene)
+    page = await scene.flow_when(_is_marked, SECONDS_MAX)
     kept = MESSAGES - _consumer(page, "slow")["unacked"]
     is_dealt = await scene.until(lambda: len(slow.bodies) + len(quick.bodies) == kept, SECONDS_MAX)
-    page = await scene.flow()
+    page = await scene.flow_when(lambda page: not _queue(page)["ready"])
     stuck, other = _consumer(page, "slow"), _consumer(page, "quick")
     unsent = next(each for each in page["limits"] if each["name"] == "unsent deliveries")
     scene.check(
@@ -86,7 +86,7 @@ async def _goes_on(scene: Scene, slow: AmqpConsumer, quick: AmqpConsumer) -> Non
         UNSENT_BYTES_MAX / 2 < unsent["used"] < UNSENT_BYTES_MAX * 2,
         f"{unsent['used']:,} bytes",
     )
-    queue = next(each for each in page["stages"] if each["kind"] == "subscription")
+    queue = _queue(page)
     scene.check(
         "the queue is drained, as if nothing was wrong",
         queue["state"] == "running" and not queue["ready"],
@@ -95,29 +95,22 @@ async def _goes_on(scene: Scene, slow: AmqpConsumer, quick: AmqpConsumer) -> Non
 
 
 async def _is_named(scene: Scene, control: AmqpControl) -> None:
-    page = await _page_with_mark(scene)
-    for _ in range(round(SECONDS_MAX / 0.1)):
-        # Messages that wait are behind after five seconds (flow.behind_ms).
-        if page["answer"]["severity"] != "ok":
-            break
-        await scene.wait(0.1)
-        page = await scene.flow()
+    # Messages that wait are behind after five seconds (flow.behind_ms).
     claim = "left alone, it is named as the reason why messages wait"
-    scene.check_answer(claim, page, "behind", "not-reading", "consumer/")
+    blame = Blame("behind", "not-reading", "consumer/")
+    page = await scene.check_answer(claim, blame, shows=_is_marked, seconds_max=2 * SECONDS_MAX)
     named = page["answer"]["culprit"]["name"]
     scene.check("it is the slow one that is named", "slow" in named, named)
     scene.check("they wait in the queue", (ready := await control.ready("work")) > 0, f"{ready:,}")
 
 
-async def _page_with_mark(scene: Scene) -> dict[str, Any]:
-    """The first page on which the slow one is marked."""
-    page = await scene.flow()
-    for _ in range(round(SECONDS_MAX / 0.1)):
-        if _consumer(page, "slow")["is_unsent_high"]:
-            break
-        await scene.wait(0.1)
-        page = await scene.flow()
-    return page
+def _is_marked(page: dict[str, Any]) -> bool:
+    return bool(_consumer(page, "slow")["is_unsent_high"])
+
+
+def _queue(page: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in page["stages"] if each["kind"] == "subscription")
+    return found
 
 
 def _consumer(page: dict[str, Any], name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.client.pulsar import Client, Producer, Waits
 from penstock.demo.pulsar_actors import PulsarConsumer, PulsarLink, PulsarProducer
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 from penstock.wire.pulsar.frames import ServerError
 
 HOLD_SECONDS: Final = 2.0
@@ -74,10 +74,12 @@ async def _withheld(
     await _stands_still(scene, shop)
     stored, others = len(shop.confirmed_numbers), len(news.confirmed_numbers)
     await scene.wait(STILL_SECONDS)
-    page = await scene.flow()
-    held = [each for each in page["stages"] if each["reason"] == "quota"]
-    limit = "limit/quota_bytes_max/topic/orders"
-    scene.check_answer("the broker names the quota", page, "holding", "quota", limit)
+    page = await scene.check_answer(
+        "the broker names the quota",
+        Blame("holding", "quota", "limit/quota_bytes_max/topic/orders"),
+        shows=lambda page: bool(_held(page)),
+    )
+    held = _held(page)
     scene.check(
         "over the quota receipts are withheld, and nobody is told off",
         len(shop.confirmed_numbers) == stored and shop.outstanding > 0 and shop.closes == 0,
@@ -188,6 +190,10 @@ async def _overfill(scene: Scene, topic: str, policy: str) -> tuple[PulsarProduc
     return scene.cast(
         await _producer(await scene.pulsar("shop"), "shop", topic, count_max=FEW)
     ), keeper
+
+
+def _held(page: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in page["stages"] if each["reason"] == "quota"]
 
 
 async def _stands_still(scene: Scene, producer: PulsarProducer) -> None:

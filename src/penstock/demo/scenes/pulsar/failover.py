@@ -68,11 +68,11 @@ async def _spread(scene: Scene, ann: ClientConsumer, ben: ClientConsumer) -> Non
         is_spread,
         f"ann in {ann.active}, ben in {ben.active}",
     )
-    page = await scene.flow()
+    page = await scene.flow_when(lambda page: _idle_in(page, "ben") == [0, 2])
     blocked = [_blocked_by(page, "ben", number) for number in range(PARTITIONS)]
     scene.check(
         "the broker says where it stands by",
-        [number for number, why in enumerate(blocked) if "inactive" in why] == [0, 2],
+        _idle_in(page, "ben") == [0, 2],
         f"ben in 0 to 3: {', '.join(why[0] if why else 'is served' for why in blocked)}",
     )
     idle = [*_of(ann.taken, 1), *_of(ann.taken, 3), *_of(ben.taken, 0), *_of(ben.taken, 2)]
@@ -152,6 +152,11 @@ def _of(entries: list[Taken], partition: int) -> list[Taken]:
 
 def _bodies(entries: list[Taken], partition: int) -> list[bytes]:
     return [each.body for each in _of(entries, partition)]
+
+
+def _idle_in(page: dict[str, Any], name: str) -> list[int]:
+    """Partitions in which it stands by."""
+    return [each for each in range(PARTITIONS) if "inactive" in _blocked_by(page, name, each)]
 
 
 def _blocked_by(page: dict[str, Any], name: str, partition: int) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.client.pulsar import SubscriptionType
 from penstock.demo.pulsar_actors import ClientConsumer, ClientProducer
-from penstock.demo.scenes.scene import SOON_BEHIND, Scene
+from penstock.demo.scenes.scene import SOON_BEHIND, Blame, Scene
 
 SETTINGS: Final = SOON_BEHIND
 TOPIC: Final = "orders"
@@ -72,7 +72,6 @@ async def _one_joins(scene: Scene, ann: ClientConsumer, ben: ClientConsumer) -> 
     await scene.until(lambda: bool(_customers(cem)), SECONDS_MAX)
     before = len(ben.acked)
     await scene.wait(STILL_SECONDS)
-    page = await scene.flow()
     taken = _customers(cem)
     scene.check(
         "a customer who moves to another consumer waits while the former one has orders of his",
@@ -85,7 +84,8 @@ async def _one_joins(scene: Scene, ann: ClientConsumer, ben: ClientConsumer) -> 
         f"{len(ben.acked) - before} acked by ben",
     )
     claim = "the broker says why they wait"
-    scene.check_answer(claim, page, "behind", "draining", "sub/orders/pulsar%2F")
+    blame = Blame("behind", "draining", "sub/orders/pulsar%2F")
+    page = await scene.check_answer(claim, blame, seconds_max=SECONDS_MAX)
     blocked = _blocked_by(page, "cem")
     scene.check("and whom they would go to", "draining" in blocked, f"cem: {blocked}")
     return cem

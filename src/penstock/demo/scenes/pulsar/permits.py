@@ -13,9 +13,8 @@ up and empties its queue, and every message was acked once.
 from typing import Any, Final
 
 from penstock.demo.pulsar_actors import ClientConsumer, ClientProducer, PulsarConsumer
-from penstock.demo.scenes.scene import SOON_BEHIND, Scene
+from penstock.demo.scenes.scene import Blame, Scene
 
-SETTINGS: Final = SOON_BEHIND
 MESSAGES: Final = 600
 BATCH: Final = 20
 QUEUE: Final = 100
@@ -114,9 +113,9 @@ async def _by_itself(scene: Scene) -> None:
     scene.say(f"busy's client says: {why}")
     scene.check("its client says what it waits for", f"not received {QUEUE} messages" in why, why)
     # An application that has moved within five seconds is only slow.
-    page = await scene.flow_when(lambda answer: answer["cause"] == "not-received", SECONDS_MAX)
     claim = "the client tells the broker, and the broker names the application"
-    scene.check_answer(claim, page, "behind", "not-received", "consumer/")
+    blame = Blame("behind", "not-received", "consumer/")
+    page = await scene.check_answer(claim, blame, seconds_max=SECONDS_MAX)
     blocked = _blocked_by(page, "busy")
     scene.check("permits are what it lacks", blocked == ["demand"], f"busy: {blocked}")
     quick = scene.cast(await _worker(scene, "quick"))

@@ -12,7 +12,7 @@ together. Nothing here is raw: what the broker counts is read from its statistic
 from typing import Final
 
 from penstock.demo.pulsar_actors import ClientConsumer, ClientProducer
-from penstock.demo.scenes.scene import SOON_BEHIND, Scene
+from penstock.demo.scenes.scene import SOON_BEHIND, Blame, Scene
 
 UNACKED_MAX: Final = 50
 TOGETHER_MAX: Final = 120
@@ -96,9 +96,12 @@ async def _is_named(scene: Scene, hoarder: ClientConsumer) -> None:
     why = hoarder.why()
     scene.say(f"hoarder's client says: {why}")
     holds = f"its application holds {UNACKED_MAX} messages"
-    page = await scene.flow_when(lambda answer: holds in answer["sentence"], SECONDS_MAX)
-    claim = "left alone, it is named as the reason why messages wait"
-    scene.check_answer(claim, page, "behind", "slow-consumer", "consumer/")
+    page = await scene.check_answer(
+        "left alone, it is named as the reason why messages wait",
+        Blame("behind", "slow-consumer", "consumer/"),
+        shows=lambda page: holds in page["answer"]["sentence"],
+        seconds_max=SECONDS_MAX,
+    )
     found = page["answer"]
     unacked, _, is_held = await _counted(scene, "hoarder")
     scene.check(
@@ -156,17 +159,16 @@ async def _together(scene: Scene) -> None:
     await scene.until(lambda: sum(each.unacked for each in three) >= TOGETHER_MAX, SECONDS_MAX)
     await scene.wait(STILL_SECONDS)
     in_hand = [each.unacked for each in three]
-    found = [each for each in (await scene.flow())["findings"] if "shared/" in each["name"]]
-    scene.say(f"the broker says: {found[0]['sentence']}")
     scene.check(
         "all consumers of a subscription together have a limit, too",
         sum(in_hand) == TOGETHER_MAX,
         f"{' + '.join(map(str, in_hand))} unacked, limit {TOGETHER_MAX}",
     )
-    scene.check(
+    await scene.check_answer(
         "that is told from a consumer's own limit",
-        found[0]["kind"] == "subscription-unsettled" and "cem of workers" in found[0]["sentence"],
-        found[0]["sentence"],
+        Blame("behind", "subscription-unsettled", "sub/shared/"),
+        shows=lambda page: "cem of workers" in page["answer"]["sentence"],
+        seconds_max=SECONDS_MAX,
     )
     for each in three:
         each.is_acking = True

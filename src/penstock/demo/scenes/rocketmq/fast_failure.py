@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.scene import Scene
+from penstock.demo.scenes.scene import Blame, Scene
 from penstock.server.faults import FaultOrder
 from penstock.wire.rocketmq.codes import RequestCode
 
@@ -28,7 +28,7 @@ async def play(scene: Scene) -> None:
     scene.check("sends are stored while the disk answers", sender.stored > 0 == sender.refused)
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
     slowest_ms = await scene.away(lambda: _beat(probe, HOLD_MS / 1000))
-    scene.check_answer("the broker names the log", await scene.flow(), "refusing", "busy", "log")
+    await scene.check_answer("the broker names the log", Blame("refusing", "busy", "log"))
     await scene.wait(1.0)
     before = sender.stored
     await scene.wait(0.5)

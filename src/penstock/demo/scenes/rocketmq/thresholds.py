@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.client import Message, Producer, PushConsumer, ReceivedMessage
 from penstock.client.admin import Admin
-from penstock.demo.scenes.scene import SCENE_SECONDS_MAX, SOON_BEHIND, Scene, comes_true
+from penstock.demo.scenes.scene import SCENE_SECONDS_MAX, SOON_BEHIND, Blame, Scene, comes_true
 
 SETTINGS: Final = SOON_BEHIND
 MESSAGES: Final = 1200
@@ -65,10 +65,9 @@ async def _act(scene: Scene, limit: str, options: dict[str, Any]) -> None:
         await scene.away(consumer.start)
         (most,) = options.values()
         await scene.away(partial(_is_held, scene, limit, consumer, most))
-        cause = f"threshold-{limit}"
-        page = await scene.flow_when(lambda answer: answer["cause"] == cause, ACT_SECONDS_MAX)
+        blame = Blame("behind", f"threshold-{limit}", "client/")
         claim = f"{limit}: the broker names its client, and which limit"
-        scene.check_answer(claim, page, "behind", cause, "client/")
+        await scene.check_answer(claim, blame, seconds_max=ACT_SECONDS_MAX)
         await scene.away(partial(_goes_on, scene, limit, consumer, listener))
     finally:
         listener.is_free.set()
