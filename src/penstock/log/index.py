@@ -462,6 +462,9 @@ def plain_columns(
     return words[::6].tolist(), halves[8::12].tolist()
 
 
+NOWHERE: Final[tuple[int, tuple[IndexEntry, ...]]] = (-1, ())
+
+
 class IndexFiles:
     """The index files of one queue."""
 
@@ -470,6 +473,7 @@ class IndexFiles:
         "_entries_max",
         "_files",
         "_firsts",
+        "_looked",
         "_planned",
         "_queue_id",
         "_room_bytes",
@@ -485,6 +489,10 @@ class IndexFiles:
         """First offsets of files that are planned and not begun."""
         self._room_bytes = 0
         """What the newest file, planned or begun, still takes."""
+        self._looked = NOWHERE
+        """The last offset of which one entry was wanted, and that entry: a thousand subscriptions
+        that wait at one place are asked about one after the other. What is on file stays as it is.
+        """
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -494,6 +502,9 @@ class IndexFiles:
 
         ``end`` is the first offset that is not on file.
         """
+        looked_at, looked = self._looked
+        if count_max == 1 and from_offset == looked_at:
+            return [*looked]
         found: list[IndexEntry] = []
         number = max(bisect_right(self._firsts, from_offset) - 1, 0)
         while number < len(self._firsts) and len(found) < count_max:
@@ -506,6 +517,8 @@ class IndexFiles:
             if wanted > 0:
                 found.extend(ENTRY.iter_unpack(read(ordinal * ENTRY_BYTES, wanted * ENTRY_BYTES)))
             number += 1
+        if count_max == 1 and found:
+            self._looked = from_offset, tuple(found)
         return found
 
     def search_time(self, store_ms: int, end: int) -> int:
@@ -557,6 +570,7 @@ class IndexFiles:
 
     def drop(self) -> None:
         """Remove every file, also those only planned."""
+        self._looked = NOWHERE
         for first in (*self._firsts, *self._planned):
             self._files.remove(self._path(first))
 
@@ -570,6 +584,7 @@ class IndexFiles:
 
     def empty(self) -> None:
         """Forget the files (they are gone)."""
+        self._looked = NOWHERE
         self._firsts.clear()
         self._counts.clear()
         self._room_bytes = 0

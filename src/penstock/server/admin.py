@@ -13,7 +13,7 @@ Not here: HTTP (``http/app.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ from penstock.engine.topic import Overflow, Queue, Topic
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import TopicName, topic_name
+from penstock.model.steps import Steps, finished
 from penstock.server.probes import AlarmLimits
 from penstock.settings.protocols import BACKPRESSURES
 
@@ -76,7 +77,7 @@ class Administration:
 
     def topics(
         self, *, offset: int = 0, contains: str = "", with_hidden: bool = False
-    ) -> Generator[float, None, Listing]:
+    ) -> Steps[Listing]:
         """A page of topics in order of creation; in steps, for there may be very many."""
         found = []
         for topic in self._engine.topics():
@@ -85,7 +86,7 @@ class Administration:
             yield LOOK
         rows = []
         for topic in found[offset : offset + PAGE_ROWS_MAX]:
-            rows.append(topic_view(topic))
+            rows.append((yield from topic_view_steps(topic)))
             yield ROW
         return Listing(len(found), offset, rows)
 
@@ -169,7 +170,7 @@ class Administration:
 
     def groups(
         self, *, offset: int = 0, contains: str = "", with_hidden: bool = False
-    ) -> Generator[float, None, Listing]:
+    ) -> Steps[Listing]:
         """A page of (group, topic) pairs; groups that read nothing come last, without a topic."""
         pairs = []
         for entry in self._group_subscriptions():
@@ -521,14 +522,25 @@ def _queues(topic: Topic, subscription: Subscription) -> list[Queue]:
 
 
 def topic_view(topic: Topic) -> TopicView:
-    """A topic without its details."""
-    views = [queue_view(queue) for queue in topic.queues]
+    return finished(topic_view_steps(topic))
+
+
+def topic_view_steps(topic: Topic) -> Steps[TopicView]:
+    """A topic without its details; in steps, for it may have a thousand subscriptions."""
+    views = []
+    for queue in topic.queues:
+        views.append(queue_view(queue))
+        yield LOOK
+    ready = 0
+    for each in list(topic.subscriptions.values()):
+        ready = max(ready, _ready(topic, each))
+        yield LOOK
     return TopicView(
         name=topic.name.name,
         space=topic.name.space,
         queues=len(topic.queues),
         messages=sum(each.end_offset - each.min_offset for each in views),
-        ready=max((_ready(topic, each) for each in topic.subscriptions.values()), default=0),
+        ready=ready,
         bytes=sum(each.bytes for each in views),
         is_durable=topic.is_durable,
         groups=len(topic.subscriptions),

@@ -54,6 +54,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("plan")),
         st.tuples(st.just("flush")),
         st.tuples(st.just("trim"), st.integers(0, 60)),
+        st.tuples(st.just("look"), st.integers(0, 60)),
         st.tuples(st.just("restart")),
     ),
     max_size=30,
@@ -86,6 +87,12 @@ class Model:
 
     def trim(self, offset):
         self.index.trim(offset)
+
+    def look(self, offset):
+        """Twice, and whatever comes in between: what was found may be kept."""
+        for _ in range(2):
+            wanted = expected(self.entries, self.index.min_offset, offset, 1)
+            assert self.index.entries(offset, 1) == wanted
 
     def restart(self):
         self.flush()
