@@ -122,14 +122,14 @@ class Client:
         _check_schema(schema)
         _check_properties("properties", resolved["properties"])
         _check_properties("subscription_properties", resolved["subscription_properties"])
-        retry_topic = None
-        if resolved["is_retry_enabled"] and not isinstance(topic, re.Pattern):
-            first = parse_topic(topic if isinstance(topic, str) else topic[0])
+        topics = topics_of(topic)
+        if resolved["is_retry_enabled"] and not isinstance(topics, re.Pattern) and topics:
             policy = resolved["dead_letter_policy"]
-            retry_topic = retry_letter_topic(policy, str(first.whole), subscription_name)
+            letters = retry_letter_topic(policy, str(topics[0].whole), subscription_name)
+            topics = topics_of([*map(str, topics), letters])
         consumer = Consumer(
             self._cluster,
-            topics_of(topic, retry_topic=retry_topic),
+            topics,
             subscription_name,
             resolved,
             schema=schema,

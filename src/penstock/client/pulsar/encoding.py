@@ -40,7 +40,6 @@ from penstock.wire.pulsar.protocol_pb2 import (
 PROPERTIES_MAX: Final = 10_000
 CHUNK_BYTES_MIN: Final = 1024
 CHUNKS_MAX: Final = 10_000
-SIZE_BYTES: Final = 4
 _SIZE: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 _SMALL_PAYLOAD: Final = 16 * 1024

@@ -659,13 +659,22 @@ class Producer:
                     self._partition(self._topic.of_partition(n))
                     for n in range(len(self._partitions), count)
                 ]
-                await asyncio.gather(*(each.handler.open() for each in fresh))
+                await self._open_all(fresh)
                 self._partitions += fresh
                 self._room.grow(self._messages_max())
         except ClientError as problem:
             _log.info("no new partitions", extra={**self._told(), "why": str(problem)})
         if self._state is HandlerState.READY:
             self._check_later()
+
+    @staticmethod
+    async def _open_all(partitions: Sequence[PartitionProducer]) -> None:
+        """All of them or none: what was opened would block the name of the next attempt."""
+        try:
+            await asyncio.gather(*(each.handler.open() for each in partitions))
+        except BaseException:
+            await asyncio.gather(*(each.close() for each in partitions))
+            raise
 
     def _told(self) -> dict[str, object]:
         return {"topic": self.topic, "pending": self._room.messages}

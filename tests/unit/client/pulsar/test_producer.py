@@ -15,6 +15,7 @@ from penstock.client.pulsar.schema import SchemaMismatch, StringSchema
 from penstock.client.pulsar.topics import parse_topic
 from penstock.client.pulsar.why import Waits
 from penstock.testing.clock import ManualClock
+from penstock.wire.pulsar.frames import ServerError
 
 WAIT_S = 10
 
@@ -232,6 +233,46 @@ def test_a_function_of_the_users_decides_on_the_callers_thread(scene):
     assert threads == [threading.current_thread()]
     sent = bench.on_loop(lambda: [each.command.producer_id for each in bench.broker.sends])
     assert sent == [1]
+
+
+def test_partitions_that_are_added_get_messages_too(scene):
+    bench = scene(partitions=1)
+    bench.cluster.partition_count = 3
+    client_loop().run(bench.producer._look_for_partitions())
+    assert bench.producer.partitions == 3
+    for number in range(3):
+        bench.producer.send_callback(b"%d" % number)
+    ids = bench.on_loop(lambda: {each.command.producer_id for each in bench.broker.sends})
+    assert len(ids) == 3
+
+
+def test_of_added_partitions_all_are_opened_or_none_is_left_behind(scene):
+    bench = scene(partitions=1)
+    bench.cluster.partition_count = 3
+    bench.broker.refusals = [ServerError.ProducerBusy]
+    client_loop().run(bench.producer._look_for_partitions())
+    assert bench.producer.partitions == 1
+    assert len(bench.broker.connection.owners) == 1
+    client_loop().run(bench.producer._look_for_partitions())
+    assert bench.producer.partitions == len(bench.broker.connection.owners) == 3
+
+
+def test_partitions_that_are_opened_while_it_is_closed_are_closed_too(scene):
+    bench = scene(partitions=1)
+    bench.cluster.partition_count = 2
+    connection = bench.broker.connection
+
+    async def play():
+        bench.broker.line = asyncio.get_running_loop().create_future()
+        bench.producer._check_task = asyncio.create_task(bench.producer._look_for_partitions())
+        while len(bench.broker.asked) < 2:
+            await asyncio.sleep(0)
+        await bench.producer.shut()
+        bench.broker.line.set_result(None)
+        while connection.owners:
+            await asyncio.sleep(0)
+
+    client_loop().run(play(), WAIT_S)
 
 
 def test_all_partitions_together_have_a_bound(scene):

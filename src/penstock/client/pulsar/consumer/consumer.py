@@ -211,6 +211,10 @@ class Consumer:
                     got += len(found[-1].data)
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            for message in reversed(found):
+                inbox.put_back(message)
+            raise
         return found
 
     def _batch(
@@ -366,7 +370,8 @@ class Consumer:
             raise InvalidUse(f"{self.what} was made without is_retry_enabled=True")
         policy = self._options["dead_letter_policy"] or DeadLetterPolicy()
         message_id, part = self._find(message)
-        whole = str(self._first_topic())
+        # What came by way of the retry-letter topic goes there again: it is named after the first.
+        whole = str(next(iter(self._parts.values())).topic.whole)
         told, times = retry_properties(message, self.subscription_name, delay_ms)
         told |= properties or {}
         letter = letter_of(message, told)
@@ -397,17 +402,18 @@ class Consumer:
         if policy is None or child.letters is None:
             return
         topic = dead_letter_topic(policy, str(child.topic.whole), self.subscription_name)
-        epoch = child.epoch
+        epoch, sent = child.epoch, 0
         try:
             for message in messages:
                 letter = letter_of(message, dead_letter_properties(message))
                 await self._send_letter(topic, policy.initial_subscription, letter)
+                sent += 1
                 child.say_acked(message.message_id)
                 self._dead_letters += 1
         except ClientError as problem:
             _log.warning("dead letter not sent", extra={"topic": topic, "why": str(problem)})
             if child.epoch == epoch:
-                self._bury_later(child, messages)
+                self._bury_later(child, messages[sent:])
 
     def _bury_later(self, child: PartitionConsumer, messages: list[ReceivedMessage]) -> None:
         if child.letters is not None and not self._is_closed:
@@ -434,9 +440,6 @@ class Consumer:
 
             task = self._producers[topic] = asyncio.get_running_loop().create_task(make())
         return await asyncio.shield(task)
-
-    def _first_topic(self) -> PulsarName:
-        return next(iter(self._parts.values())).topic.whole if self._parts else parse_topic("none")
 
     # ---- moving, pausing -------------------------------------------------------------------------
 
@@ -726,11 +729,16 @@ class Consumer:
             async with turns:
                 await part.open()
 
-        results = await asyncio.gather(*map(opened, parts), return_exceptions=True)
-        problem = next((each for each in results if isinstance(each, BaseException)), None)
-        if problem is not None or self._is_closed:
+        try:
+            results = await asyncio.gather(*map(opened, parts), return_exceptions=True)
+            problem = next((each for each in results if isinstance(each, BaseException)), None)
+            if problem is None and self._is_closed:
+                problem = StateError(f"{self.what} was closed while it was opened")
+            if problem is not None:
+                raise problem
+        except BaseException:
             await asyncio.gather(*[part.close() for part in parts])
-            raise problem or StateError(f"{self.what} was closed while it was opened")
+            raise
         for part in parts:
             self._parts[part.topic_name] = part
         for part in parts:
@@ -963,16 +971,12 @@ def _no_message(given: object) -> str:
     return f"{given!r} is no message; give what was received, its message_id, or a list of these"
 
 
-def topics_of(
-    given: object, *, retry_topic: str | None = None
-) -> Sequence[PulsarName] | re.Pattern[str]:
+def topics_of(given: object) -> Sequence[PulsarName] | re.Pattern[str]:
     """What an application named, checked; raises ``InvalidUse``."""
     if isinstance(given, re.Pattern):
         return given
     if not isinstance(given, Iterable) or isinstance(given, bytes):
         raise InvalidUse(f"a consumer needs a topic, several, or a compiled pattern, not {given!r}")
-    names = [given] if isinstance(given, str) else list(given)
-    if retry_topic is not None:
-        names.append(retry_topic)
+    names = [given] if isinstance(given, str) else given
     found = {str(topic): topic for topic in map(parse_topic, names)}
     return list(found.values())

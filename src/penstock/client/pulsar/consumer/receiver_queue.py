@@ -42,8 +42,8 @@ class ReceiverPermits:
     """The permits of a consumer of one partition."""
 
     __slots__ = (
-        "_is_connected", "_is_started", "delivered", "gathered", "granted", "is_paused",
-        "outstanding", "queue_size", "refill_at",
+        "_is_connected", "_is_started", "gathered", "is_paused", "outstanding", "queue_size",
+        "refill_at",
     )  # fmt: skip
 
     def __init__(self, queue_size: int) -> None:
@@ -53,8 +53,6 @@ class ReceiverPermits:
         self.outstanding = 0
         self.gathered = 0
         self.is_paused = False
-        self.granted = 0
-        self.delivered = 0
         self._is_connected = False
         self._is_started = False
 
@@ -89,7 +87,6 @@ class ReceiverPermits:
     def arrived(self, messages: int) -> None:
         """The broker sent these, and charged them."""
         self.outstanding -= messages
-        self.delivered += messages
 
     def taken(self, messages: int) -> int:
         """The application has them, or they were thrown away: their places are free."""
@@ -122,7 +119,6 @@ class ReceiverPermits:
 
     def _grant(self, messages: int) -> int:
         self.outstanding += messages
-        self.granted += messages
         return messages
 
 
@@ -241,13 +237,31 @@ class MessageInbox:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._put_back(waiter.result())
+                self.put_back(waiter.result())
             raise
         finally:
             with self._ready:
                 self.receivers -= 1
                 if waiter in self._futures:
                     self._futures.remove(waiter)
+
+    def put_back(self, message: ReceivedMessage) -> None:
+        """Whoever waited for it is gone; of a lost connection it comes again by itself."""
+        with self._ready:
+            source: InboxSource = message.source
+            if message.epoch != source.epoch or self.closed_why is not None:
+                return
+            source.taken -= 1
+            while self._futures:
+                waiter = self._futures.popleft()
+                if not waiter.done():
+                    self._count(message)
+                    waiter.set_result(message)
+                    return
+            self._messages.appendleft(message)
+            self.bytes += len(message.data)
+            if self.receivers:
+                self._ready.notify_all()
 
     def close(self, why: str) -> None:
         """Whoever waits gets a ``StateError``, whoever comes later, too."""
@@ -301,15 +315,6 @@ class MessageInbox:
             finally:
                 self.receivers -= 1
 
-    def pop_many(self, messages_max: int, bytes_max: int) -> list[ReceivedMessage]:
-        """What is there of that, without waiting."""
-        with self._ready:
-            return self._pop_many(messages_max, bytes_max)
-
-    def has_batch(self, messages_max: int, bytes_max: int) -> bool:
-        with self._ready:
-            return self._is_batch(messages_max, bytes_max)
-
     # ---- under the lock --------------------------------------------------------------------------
 
     def _is_answerable(self) -> bool:
@@ -358,15 +363,3 @@ class MessageInbox:
         if self.bytes * 2 <= self.bytes_max:
             self._is_full = False
             self._on_room()
-
-    def _put_back(self, message: ReceivedMessage) -> None:
-        """Whoever waited for it is gone; of a lost connection it comes again by itself."""
-        with self._ready:
-            source: InboxSource = message.source
-            if message.epoch != source.epoch or self.closed_why is not None:
-                return
-            source.taken -= 1
-            self._messages.appendleft(message)
-            self.bytes += len(message.data)
-            if self.receivers:
-                self._ready.notify_all()

@@ -5,18 +5,19 @@ back, and when that is to be asked for. Both deal in entries: a broker sends ent
 single messages of a batch. ``DeadLetterCandidates`` keeps messages that came so often that the
 next time they go to the dead-letter topic instead (as Pulsar's Java client does it).
 
-Pure: time is an argument. Bounds: ``TRACKED_MAX`` entries of each kind; the oldest is forgotten,
-then it comes again only when the consumer reconnects.
+Pure: time is an argument. Bounds: ``TRACKED_MAX`` entries of each kind; of those the application
+has the oldest is forgotten, of those given back the newest, and then it comes again only when the
+consumer reconnects.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from heapq import heappop, heappush
 from typing import Final
 
 from penstock.client.pulsar.message import EntryId, MessageId, ReceivedMessage
 from penstock.client.pulsar.options import DeadLetterPolicy, RedeliveryBackoff
+from penstock.model.clock import Deadlines
 
 TRACKED_MAX: Final = 1_000_000
 DEAD_CANDIDATES_MAX: Final = 10_000
@@ -86,20 +87,21 @@ class NegativeAcks:
     def __init__(self, delay_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
         self._delay_ms = delay_ms
         self._backoff = backoff
-        self._due: dict[EntryId, int] = {}
-        self._heap: list[tuple[int, EntryId]] = []
+        self._entries: set[EntryId] = set()
+        self._deadlines: Deadlines[EntryId] = Deadlines()
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._entries)
 
     @property
     def next_ms(self) -> int | None:
-        """When something is due; None = nothing was given back."""
-        return self._heap[0][0] if self._heap else None
+        """When to look; None = nothing was given back."""
+        heap = self._deadlines.heap
+        return heap[0][0] if heap else None
 
     def add(self, entry: EntryId, redelivery_count: int, now_ms: int, least_ms: int = 0) -> None:
         """Give one message back; of a batch that was given back already nothing changes."""
-        if entry in self._due:
+        if entry in self._entries:
             return
         backoff = self._backoff
         delay_ms = self._delay_ms if backoff is None else backoff.delay_ms(redelivery_count)
@@ -107,30 +109,27 @@ class NegativeAcks:
 
     def add_stray(self, entry: EntryId, redelivery_count: int, now_ms: int) -> None:
         """A chunk that came in the wrong order; one that never fits is left alone after a while."""
-        if redelivery_count < STRAY_RETURNS_MAX and entry not in self._due:
+        if redelivery_count < STRAY_RETURNS_MAX and entry not in self._entries:
             self._add_at(entry, now_ms + (STRAY_MS << redelivery_count))
 
     def _add_at(self, entry: EntryId, due_ms: int) -> None:
-        if len(self._due) < TRACKED_MAX:
-            self._due[entry] = due_ms
-            heappush(self._heap, (due_ms, entry))
+        if len(self._entries) < TRACKED_MAX:
+            self._entries.add(entry)
+            self._deadlines.arm(entry, due_ms)
 
     def remove(self, entry: EntryId) -> None:
         """It was acked after all."""
-        self._due.pop(entry, None)
+        self._entries.discard(entry)
+        self._deadlines.disarm(entry)
 
     def clear(self) -> None:
-        self._due.clear()
-        self._heap.clear()
+        self._entries.clear()
+        self._deadlines.clear()
 
     def due(self, now_ms: int) -> list[EntryId]:
         """Those to ask for now."""
-        found = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            due_ms, entry = heappop(self._heap)
-            if self._due.get(entry) == due_ms:
-                del self._due[entry]
-                found.append(entry)
+        found = self._deadlines.take_due(now_ms)
+        self._entries.difference_update(found)
         return found
 
 

@@ -107,6 +107,7 @@ def test_other_wrong_options_are_refused_with_what_to_do():
     refused("shared", dead_letter_policy=DeadLetterPolicy())
     refused("receiver_queue_size", receiver_queue_sise=3)
     refused("a topic", [])
+    refused("a topic", [], is_retry_enabled=True)
 
 
 def test_a_closed_client_subscribes_to_nothing():
@@ -307,6 +308,20 @@ async def test_partitions_that_are_added_are_joined(bench):
     bench.broker.partitions[name] = 3
     await until(lambda: len(consumer.topics) == 3)
     await until(lambda: bench.broker.flows == [10, 10, 10])
+
+
+@scene
+async def test_partitions_that_are_joined_while_it_is_closed_are_left_again(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10)
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.partitions[name] = 2
+    await until(lambda: bench.broker.waiting)
+    await consumer.close_async()
+    assert not bench.broker.transports[0].is_closed
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: bench.broker.transports[0].is_closed)
 
 
 @scene
@@ -921,6 +936,45 @@ async def test_a_dead_letter_that_cannot_be_sent_is_tried_again(bench):
 
 
 @scene
+async def test_of_a_batch_of_dead_letters_only_those_that_were_not_sent_are_tried_again(bench):
+    policy = DeadLetterPolicy(redeliveries_max=1)
+    consumer = await bench.subscribe(
+        dead_letter_policy=policy, negative_ack_delay_ms=0, ack_group_ms=0, **SHARED
+    )
+    buried = []
+    refusals = [None, Unreachable("t", "not today"), None, None]
+
+    class Grave:
+        async def send_async(self, letter):
+            await bench.settle()
+            problem = refusals.pop(0)
+            if problem is not None:
+                raise problem
+            buried.append(letter.value)
+
+        async def shut(self): ...
+
+    async def make(topic, subscription):
+        return Grave()
+
+    consumer._make_producer = make
+    await bench.settle()
+    bench.broker.deliver(*numbers(3), redelivery_count=1)
+    for _ in range(3):
+        message = await consumer.receive_async()
+    consumer.negative_acknowledge(message)
+    part = bench.part(consumer)
+    await until(lambda: len(part.negatives) == 1)
+    # What was sent was acked before the rest is tried again.
+    part.flush_acks()
+    bench.clock.advance(1_000)
+    part._negatives_due()
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+    assert buried == numbers(3)
+    assert consumer.statistics().dead_letters == 3
+
+
+@scene
 async def test_a_dead_letter_that_was_not_sent_before_a_reconnect_is_forgotten(bench):
     policy = DeadLetterPolicy(redeliveries_max=1)
     consumer = await bench.subscribe(dead_letter_policy=policy, negative_ack_delay_ms=0, **SHARED)
@@ -1482,6 +1536,56 @@ async def test_a_receiver_that_gives_up_leaves_the_message_for_the_next(bench):
     waiting.cancel()
     bench.broker.deliver(b"x")
     assert await bench.receive(consumer, 1) == [b"x"]
+
+
+@scene
+async def test_who_gives_up_waiting_for_a_batch_leaves_its_messages_for_the_next(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    waiting = asyncio.ensure_future(consumer.receive_batch_async(4, timeout_ms=60_000))
+    bench.broker.deliver(b"0")
+    bench.broker.deliver(b"1")
+    await until(lambda: consumer.statistics().messages == 2 and not consumer.inboxes[0])
+    await bench.settle()
+    waiting.cancel()
+    await bench.settle()
+    bench.broker.deliver(b"2")
+    assert await bench.receive(consumer, 3) == numbers(3)
+
+
+@scene
+async def test_what_a_receiver_leaves_goes_to_one_that_waits_already(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    waiting = asyncio.ensure_future(consumer.receive_batch_async(4, timeout_ms=60_000))
+    bench.broker.deliver(b"0")
+    await until(lambda: consumer.statistics().messages == 1 and not consumer.inboxes[0])
+    await bench.settle()
+    other = asyncio.ensure_future(consumer.receive_async(5_000))
+    await bench.settle()
+    waiting.cancel()
+    assert (await other).data == b"0"
+
+
+@scene
+async def test_retry_letters_may_be_of_whatever_can_be_gone_through(bench):
+    consumer = await bench.subscribe({"t": 1, "u": 2}, is_retry_enabled=True, **SHARED)
+    names = ("t", "u", "t-s-RETRY")
+    assert consumer.topics == [f"persistent://public/default/{name}" for name in names]
+
+
+@scene
+async def test_the_end_of_a_topic_is_known_when_all_partitions_have_reached_it(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 2
+    consumer = await bench.subscribe("t")
+    ended = []
+    for number in (0, 1):
+        bench.broker.say(
+            TYPES.REACHED_END_OF_TOPIC, consumer_id=bench.part(consumer, number).consumer_id
+        )
+        await bench.settle()
+        ended.append(consumer.has_reached_end_of_topic)
+    assert ended == [False, True]
 
 
 @scene

@@ -195,5 +195,5 @@ def test_a_source_that_wants_to_hears_of_each_message_that_is_taken(is_noting):
     part.is_noting = is_noting
     messages = [message(number, part) for number in range(3)]
     inbox.put(messages)
-    assert [inbox.take(), *inbox.pop_many(10, 1_000)] == messages
+    assert [inbox.take(), *inbox.take_many(10, 1_000, 0)] == messages
     assert part.notes == (messages if is_noting else [])

@@ -70,6 +70,23 @@ def test_what_was_given_back_is_due_after_the_delay():
     assert negatives.next_ms is None
 
 
+def test_what_is_given_back_and_acked_again_and_again_takes_no_room():
+    negatives = NegativeAcks(60_000)
+    for number in range(10_000):
+        negatives.add((1, number), 0, number)
+        negatives.remove((1, number))
+    assert len(negatives) == 0
+    assert len(negatives._deadlines.heap) < 100
+
+
+def test_negative_acks_have_a_bound(monkeypatch):
+    monkeypatch.setattr(redelivery, "TRACKED_MAX", 2)
+    negatives = NegativeAcks(100)
+    for entry in range(5):
+        negatives.add((1, entry), 0, 0)
+    assert negatives.due(100) == [(1, 0), (1, 1)]
+
+
 def test_a_backoff_grows_with_every_redelivery():
     backoff = RedeliveryBackoff(min_ms=10, max_ms=60, multiplier=2)
     assert [backoff.delay_ms(n) for n in (0, 1, 2, 3, 10_000)] == [10, 20, 40, 60, 60]
