@@ -36,7 +36,7 @@ class Company:
     def publish(self, count, start=0):
         with self.client.create_producer(self.topic, batching_type=Batching.KEY) as producer:
             for number in range(start, start + count):
-                producer.send_callback(b"%d" % number, lambda _: None, key=f"k{number % 10}")
+                producer.send_callback(b"%d" % number, lambda _: None, key=f"k{number % 20}")
             producer.flush()
 
 
@@ -124,6 +124,8 @@ def test_a_key_of_a_key_shared_subscription_is_in_one_hand(pulsar):
     company.publish(200)
     mine, others = shared_out(200, ours, theirs)
     assert sorted(numbers(mine) + numbers(others)) == list(range(200))
+    assert mine
+    assert others
     assert not {key for key, _ in mine} & {key for key, _ in others}
     for found in (mine, others):
         for key in {key for key, _ in found}:

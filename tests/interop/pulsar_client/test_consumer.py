@@ -153,7 +153,7 @@ def test_key_shared_keeps_a_key_in_one_hand_and_in_order(pulsar):
     two = client.subscribe(topic, "s", **KEY_SHARED)
     with client.create_producer(topic, batching_type=Batching.KEY) as producer:
         for number in range(200):
-            producer.send_callback(b"%d" % number, lambda _: None, key=f"k{number % 10}")
+            producer.send_callback(b"%d" % number, lambda _: None, key=f"k{number % 20}")
         producer.flush()
     hands, seen = {}, {}
     for name, consumer in (("one", one), ("two", two)):
@@ -167,6 +167,7 @@ def test_key_shared_keeps_a_key_in_one_hand_and_in_order(pulsar):
             consumer.acknowledge(message)
     assert sum(map(len, seen.values())) == 200
     assert all(len(each) == 1 for each in hands.values())
+    assert set.union(*hands.values()) == {"one", "two"}
     assert all(each == sorted(each) for each in seen.values())
 
 

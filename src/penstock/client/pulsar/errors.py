@@ -83,6 +83,8 @@ class NothingReceived(TimedOut):
 
     def __init__(self, consumer: str, timeout_ms: int, why: str) -> None:
         ClientError.__init__(self, f"{consumer} received nothing within {timeout_ms} ms: {why}")
+        self.address = consumer
+        """Who received nothing: it may have more than one broker."""
         self.timeout_ms = timeout_ms
 
 

@@ -74,7 +74,8 @@ class TableView(Mapping[str, Any]):
         self._keys_max = keys_max
         self._rows: dict[str, Any] = {}
         self._listeners: list[OnChange] = []
-        self._lock = threading.Lock()
+        # A listener may look at the table while ``for_each_and_listen`` calls it.
+        self._lock = threading.RLock()
         self._waited: dict[str, MessageId] = {}
         """Where the topic and its partitions ended when the view was opened."""
         self._seen: dict[str, MessageId] = {}
@@ -178,6 +179,8 @@ class TableView(Mapping[str, Any]):
 
     def take(self, consumer: Consumer, message: ReceivedMessage) -> None:
         """One message, on the thread that reads."""
+        if self._problem is not None:
+            return
         key = message.key
         try:
             value = message.value if key is not None else None
@@ -191,7 +194,8 @@ class TableView(Mapping[str, Any]):
             self._seen[message.topic] = message.message_id
             if not self._is_filled.is_set():
                 self._look_whether_filled()
-            listeners = list(self._listeners) if key is not None else []
+            is_told = key is not None and self._problem is None
+            listeners = list(self._listeners) if is_told else []
         for each in listeners:
             try:
                 each(key or "", value)

@@ -29,6 +29,11 @@ def test_the_text_names_what_matters(error, words):
     assert all(word in str(error) for word in words)
 
 
+def test_nothing_received_has_what_every_time_out_has():
+    error = NothingReceived("consumer c", 5, "it waits")
+    assert (error.timeout_ms, error.address) == (5, "consumer c")
+
+
 def test_what_may_pass_is_tried_again_and_what_cannot_is_not():
     again = [Unreachable("h", "x"), TimedOut("h", 1), Refused(ServerError.ServiceNotReady, "", "x")]
     never = [

@@ -1,6 +1,7 @@
 """A topic as a map; no socket."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -133,6 +134,27 @@ def test_more_keys_than_it_may_hold_end_it(view):
     for use in (lambda: fill(view, consumer), lambda: len(view), lambda: view["a"]):
         with pytest.raises(WouldBlock, match="keys_max=3"):
             use()
+
+
+def test_one_that_has_ended_tells_its_listeners_nothing_more(view):
+    consumer, heard = FakeConsumer(), []
+    view.listen(lambda key, value: heard.append(key))
+    for number, key in enumerate("abcda"):
+        view.take(consumer, message(number, key))
+    assert heard == ["a", "b", "c"]
+
+
+def test_a_listener_may_look_at_the_whole_table(view):
+    consumer, heard = FakeConsumer(), []
+    view.take(consumer, message(0, "a", b"1"))
+
+    def look():
+        view.for_each_and_listen(lambda key, value: heard.append(view.snapshot()))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert heard == [{"a": "1"}]
 
 
 def test_one_that_is_not_open_says_so(view):

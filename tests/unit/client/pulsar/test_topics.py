@@ -6,19 +6,6 @@ from penstock.client.pulsar.errors import InvalidUse
 from penstock.client.pulsar.topics import check_subscription, parse_topic
 
 
-@pytest.mark.parametrize(
-    ("text", "full"),
-    [
-        ("orders", "persistent://public/default/orders"),
-        ("a/b/orders", "persistent://a/b/orders"),
-        ("non-persistent://a/b/c", "non-persistent://a/b/c"),
-        ("persistent://a/b/c/d", "persistent://a/b/c/d"),
-    ],
-)
-def test_short_names_become_full_ones(text, full):
-    assert str(parse_topic(text)) == full
-
-
 @pytest.mark.parametrize("text", ["", " ", "a b", "x://a/b/c", "a/b", "persistent://a/b/", 3])
 def test_what_is_no_name_is_refused(text):
     with pytest.raises(InvalidUse):

@@ -26,6 +26,7 @@ import logging
 import re
 import secrets
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
@@ -63,7 +64,8 @@ LETTER_RETRY_MS: Final = 1_000
 """A dead letter that could not be sent waits at least so long, whatever a negative ack does."""
 LETTERS_UNDER_WAY_MAX: Final = 1_000
 """Dead letters that are being sent; more of them are asked for again later."""
-
+NOTICES_MAX: Final = 1_000
+"""Active changes that the application has not been told; of more the oldest are forgotten."""
 
 MakeProducer = Callable[[str, str | None], Awaitable[Producer]]
 """A producer of bytes for a topic, and the subscription that is made with the topic."""
@@ -133,6 +135,8 @@ class Consumer:
         """A topic of it has partitions, which may become more."""
         self._refresher: asyncio.Task[None] | None = None
         self._notices: ThreadPoolExecutor | None = None
+        self._untold: deque[tuple[str, bool | None]] = deque(maxlen=NOTICES_MAX)
+        """Active changes, by topic or partition."""
         self._listeners: list[threading.Thread] = []
         self.lock = threading.RLock()
         count = 1
@@ -808,9 +812,16 @@ class Consumer:
             return
         if self._notices is None:
             self._notices = ThreadPoolExecutor(1, "penstock-active")
-        self._notices.submit(self._tell, listener, child.topic_name, is_active)
+        with self.lock:
+            # A call waits for each that is untold; who takes the oldest's place takes its call, too.
+            has_call = len(self._untold) == NOTICES_MAX
+            self._untold.append((child.topic_name, is_active))
+        if not has_call:
+            self._notices.submit(self._tell, listener)
 
-    def _tell(self, listener: Callable[..., object], topic: str, is_active: bool | None) -> None:
+    def _tell(self, listener: Callable[..., object]) -> None:
+        with self.lock:
+            topic, is_active = self._untold.popleft()
         try:
             listener(self, topic, is_active)
         except Exception:

@@ -24,6 +24,7 @@ from penstock.client.pulsar import (
     Unreachable,
     Waits,
 )
+from penstock.client.pulsar.consumer.consumer import NOTICES_MAX
 from penstock.client.pulsar.consumer.redelivery import STRAY_MS, STRAY_RETURNS_MAX
 from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, ServerError
@@ -1170,6 +1171,24 @@ async def test_active_changes_are_told_in_order(bench):
     await until(lambda: told == [False, True])
     bench.broker.cut()
     await until(lambda: told == [False, True, None])
+
+
+@scene
+async def test_a_slow_listener_for_active_changes_hears_the_last_ones(bench):
+    told, gate = [], threading.Event()
+
+    def listener(consumer, topic, is_active):
+        gate.wait(10)
+        told.append(is_active)
+
+    consumer = await bench.subscribe(active_listener=listener, **FAILOVER)
+    part = bench.part(consumer)
+    for number in range(NOTICES_MAX + 10):
+        consumer.active_changed(part, number)
+    gate.set()
+    await until(lambda: told and told[-1] == NOTICES_MAX + 9)
+    assert NOTICES_MAX <= len(told) <= NOTICES_MAX + 1
+    assert told == sorted(told)
 
 
 @scene
