@@ -420,15 +420,21 @@ class _FindingsByEnd:
         self._waiting: dict[str, float] = {}
         self._unfelt: dict[str, float] = {}
         self._starts: dict[str, list[StageView]] = {}
+        self._passed: dict[str, list[StageView]] = {}
 
     def add(self, start: StageView, chain: _WaitChain) -> None:
-        key = (chain, chain.blamed(start))
-        if key not in self._found:
-            self._found[key] = chain.finding(start, key[1])
+        blamed = chain.blamed(start)
+        key = (chain, blamed)
+        is_new = key not in self._found
+        if is_new:
+            self._found[key] = chain.finding(start, blamed)
         finding = self._found[key]
         if finding is None:
             return
         end = finding.culprit.id
+        if is_new:
+            passed = chain.held if blamed < 0 else chain.held[:blamed]
+            self._passed.setdefault(end, []).extend(passed)
         self._starts.setdefault(end, []).append(start)
         if start.kind in _PUBLISHERS:
             weight = start.weight * (1 + start.others)
@@ -460,10 +466,10 @@ class _FindingsByEnd:
         connections = [each for each in starts if each.kind in _ALARMED]
         owners = {each.key for each in connections}
         # A channel held by the same limit as its connection waits with it.
-        alone = [
-            each for each in starts if each.kind == "channel" and each.belongs_to not in owners
-        ]
-        waiting = connections + alone
+        channels = [each for each in starts if each.kind == "channel"]
+        waiting = connections + [each for each in channels if each.belongs_to not in owners]
+        # It began with the channel, however much later its connection is held as well.
+        began = waiting + channels + [each for each in self._passed[end] if each.kind == "channel"]
         waiting.sort(key=lambda each: -each.share)
         is_felt = end in self._waiting or self._unfelt[end] >= FELT
         # Whoever publishes as fast as it can lacks credit for a moment now and then.
@@ -474,7 +480,7 @@ class _FindingsByEnd:
         return replace(
             finding,
             is_felt=is_felt,
-            since_ms=_oldest(waiting or starts),
+            since_ms=_oldest(began or starts),
             is_now=any(each.state != "running" for each in starts),
             waiters=tuple([each.waiter for each in waiting[:WAITERS_MAX]]),
             waiters_total=len(waiting) + sum([each.others for each in waiting]),

@@ -73,6 +73,22 @@ def test_the_whole_chain_is_shown_upstream_first():
     )
 
 
+@pytest.mark.parametrize("waits_for", ["channel/1/1", "log"])
+def test_a_connection_waits_since_its_channel_did(waits_for):
+    channel = StageView(
+        "channel", "c1/1", "flow", Reason.FLOW, id="channel/1/1", waits_for="log",
+        belongs_to="connection/1", since_ms=100, share=0.5,
+    )  # fmt: skip
+    connection = StageView("connection", "c1", id="connection/1")
+    log = StageView("log", "main", id="log")
+    assert diagnose([connection, channel, log]).since_ms == 100
+    held = replace(
+        connection, state="flow", reason=Reason.FLOW, waits_for=waits_for, since_ms=300, share=0.5
+    )
+    found = diagnose([held, channel, log])
+    assert ([each.id for each in found.waiters], found.since_ms) == (["connection/1"], 100)
+
+
 def test_an_alarm_is_named_once_before_everything_else():
     blocked = [
         StageView("connection", f"c{n}", "blocked", Reason.DISK, "disk: 1 bytes free", share=0.9)
