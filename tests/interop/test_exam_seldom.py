@@ -151,6 +151,28 @@ REJECTED = 6_000
 
 def test_dead_letters_whose_target_is_slow_and_the_disk_that_makes_it_so(exam):
     """A target is slow because the disk is: that is the answer, and what waits is told with it."""
+    with given_up(exam, "store-hold --ms 5min") as take:
+        exam.found("refusing", "slow", "log", meanwhile=take)
+        eventually(lambda: slow_letters(exam, take) == SLOW_LETTERS, BURIED_S)
+        exam.found("refusing", "hung", "log", meanwhile=take)
+        assert slow_letters(exam, take) == SLOW_LETTERS, "in the middle"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a write that fails is 'slow, busy for 0 ms' unless a publish was refused"
+)
+def test_dead_letters_that_the_disk_refuses(exam):
+    with given_up(exam, "write-error --count 1000000") as take:
+        exam.found("refusing", "write-failed", "log", meanwhile=take)
+        eventually(lambda: slow_letters(exam, take) == SLOW_LETTERS, BURIED_S)
+
+
+SLOW_LETTERS = [("dead", "sub/work/amqp")]
+
+
+@contextlib.contextmanager
+def given_up(exam, fault):
+    """Many messages are given up at once, while a fault is in force; somebody takes the letters."""
     channel, reader, undertaker = exam.channel(), exam.channel(), exam.channel()
     dead = queue(channel, "dead")
     name = queue(channel, "work", dead_letter_exchange="", dead_letter_routing_key=dead)
@@ -165,24 +187,20 @@ def test_dead_letters_whose_target_is_slow_and_the_disk_that_makes_it_so(exam):
 
     eventually(lambda: (take(), last[-1] == REJECTED)[1], DRAINED_S)
     exam.ok()
-    exam.run("penstock fault store-hold --ms 5min")
+    exam.run(f"penstock fault {fault}")
     reader.basic_nack(0, multiple=True, requeue=False)
-
-    def slow_letters():
-        take()
-        found = [each for each in exam.page()["findings"] if each["cause"] == "letters-slow"]
-        return [(each["severity"], each["culprit_id"]) for each in found]
-
-    exam.found("refusing", "slow", "log", meanwhile=take)
-    expected = [("dead", "sub/work/amqp")]
-    eventually(lambda: slow_letters() == expected, BURIED_S)
-    exam.found("refusing", "hung", "log", meanwhile=take)
-    assert slow_letters() == expected, "in the middle"
+    yield take
     exam.run("penstock fault clear")
     exam.ok(take)
-    assert slow_letters() == []
+    assert slow_letters(exam, take) == []
     for each in (name, dead):
         channel.queue_delete(each)
+
+
+def slow_letters(exam, take):
+    take()
+    found = [each for each in exam.page()["findings"] if each["cause"] == "letters-slow"]
+    return [(each["severity"], each["culprit_id"]) for each in found]
 
 
 @contextlib.contextmanager
