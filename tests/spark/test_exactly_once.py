@@ -32,7 +32,6 @@ from penstock.testing.running import eventually
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ROUNDS = 2
-DIE_S = 100
 ROUNDS_LONG = 10
 BROKER, SPARK, COMMIT = "broker", "spark", "commit"
 """Who is killed; ``COMMIT`` is Spark at a step of a commit."""
@@ -112,13 +111,11 @@ class Job:
         self.kill()
         self.start(step)
         try:
-            code = self.process.wait(DIE_S)
+            code = self.process.wait(SETTLE_S)
         except subprocess.TimeoutExpired:
-            # It did not come to that step (seen once in six runs): then it dies where it is, and
-            # what it has written has to be right all the same.
-            print(f"not at {step} within {DIE_S} s: {self.said()}")
-        else:
-            assert code == -signal.SIGKILL, self.said()
+            # Every batch comes to every step as long as messages come, bad ones among them.
+            pytest.fail(f"not at {step} within {SETTLE_S} s: {self.said()}", pytrace=False)
+        assert code == -signal.SIGKILL, self.said()
         # What Spark forked may outlive it for a moment.
         self.kill()
 

@@ -4,10 +4,14 @@ import json
 from urllib.request import urlopen
 
 import pytest
+from py4j.java_gateway import is_instance_of
 from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.base import PySparkException
 
+from penstock.pipelines.archive_source import ArchiveSource
+from penstock.pipelines.query import prepare_session
 from penstock.spark import PenstockListener
+from penstock.spark.source import PenstockSource
 from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -123,6 +127,16 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(bench, publish,
     assert "failOnDataLoss=false" in str(raised.value)
     bench.run(SLIM, topics=bench.topic, failOnDataLoss="false")
     assert bodies(bench.written()) == [0, 1, 2, 3, *range(100, 106)]
+
+
+@pytest.mark.parametrize("source", [PenstockSource, ArchiveSource])
+def test_queries_of_a_source_may_start_at_the_same_time(spark, source):
+    """Each start writes into the one environment of its source; two at once must not break it."""
+    prepare_session(spark)
+    of_a_query = spark._jsparkSession.cloneSession().sessionState().dataSourceManager()
+    environment = of_a_query.lookupDataSource(source.name()).dataSourceCls().envVars()
+    gateway = spark.sparkContext._gateway
+    assert is_instance_of(gateway, environment, "java.util.concurrent.ConcurrentMap")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 import contextlib
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -64,7 +63,9 @@ from penstock.spark.causes import SLOW_START, cause_of
 from penstock.spark.listener import FLOW_METRICS
 from penstock.spark.options import ROCKETMQ, BadOption, SinkOptions
 from penstock.spark.schema import SPARK_TYPES
+from penstock.spark.session import register_source
 from penstock.spark.sink import check_columns
+from penstock.spark.source import PenstockSource
 
 VIEW: Final = "messages"
 DECODED: Final = "penstock_decode"
@@ -135,18 +136,8 @@ def prepare_session(spark: SparkSession) -> None:
     """What a session needs before flows are made in it; once."""
     for name, value in SESSION_SETTINGS.items():
         spark.conf.set(name, value)
-    context: Any = spark.sparkContext
-    of_executors = context.pythonExec
-    # A commit runs beside the driver, where executors' Python and what it lacks have no place;
-    # the sources that Spark finds by itself are run by the driver's Python, too.
-    context.pythonExec = os.environ.get("PYSPARK_DRIVER_PYTHON", of_executors)
-    try:
-        for source in (table_sink.TableSink, archive_source.ArchiveSource):
-            # In a session that had them before, too: it may outlive several runs.
-            with contextlib.suppress(AnalysisException):
-                spark.dataSource.register(source)
-    finally:
-        context.pythonExec = of_executors
+    for source in (PenstockSource, table_sink.TableSink, archive_source.ArchiveSource):
+        register_source(spark, source)
 
 
 class FlowQuery:

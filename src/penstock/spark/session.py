@@ -15,12 +15,14 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 import penstock
 from penstock.spark.java import use_java
+from penstock.spark.source import PenstockSource
 
 TASK_TRIES: Final = 4
 CORES_MAX: Final = 4
@@ -69,7 +71,28 @@ def local_session(
             builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level.upper())
+    register_source(session)
     return session
+
+
+def register_source(spark: SparkSession, source: type[DataSource] = PenstockSource) -> None:
+    """Make a source known to a session, so that its queries may start at the same time.
+
+    A query that starts writes into the environment that all queries of its source share, and what
+    Spark (4.3) takes for that is no map for two threads. Now and then an entry was counted twice;
+    from then on no task with that source could be serialised, until the JVM was started anew
+    ("Illegal size 5 of collection, expected 6").
+    """
+    context: Any = spark.sparkContext
+    kept = context.pythonExec, context.environment
+    # Planning and commits run beside the driver, where executors' Python and what it lacks have no
+    # place; what Spark finds by itself is run by the driver's Python, too.
+    context.pythonExec = os.environ.get("PYSPARK_DRIVER_PYTHON", context.pythonExec)
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(context.environment)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        context.pythonExec, context.environment = kept
 
 
 def default_settings(
