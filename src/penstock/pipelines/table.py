@@ -33,7 +33,6 @@ import fcntl
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,6 +45,7 @@ VERSION: Final = 1
 BATCHES_KEPT: Final = 100
 """Of each writer: the last decides, the others tell people what came when."""
 WRITERS_MAX: Final = 1000
+PLACE_ADVICE: Final = "give a directory of yours, whose parent is yours, too"
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """What a partition directory is called whose value is null; every reader knows it."""
 _SAFE: Final = " !\"$&'()+,-.;<>@[]_`|~"
@@ -54,6 +54,20 @@ _SAFE: Final = " !\"$&'()+,-.;<>@[]_`|~"
 
 class TableError(PenstockError):
     """A table that cannot be written to as it is."""
+
+
+@contextlib.contextmanager
+def told(path: Path | str, advice: str = "mend the place and run on") -> Iterator[None]:
+    """What the file system says about a table's place, as a sentence about the table."""
+    try:
+        yield
+    except ConnectionError:
+        raise  # an OSError by its class only
+    except OSError as problem:
+        at = f" ({problem.filename})" if problem.filename else ""
+        raise TableError(
+            f"table {path} cannot be written: {problem.strerror or problem}{at}; {advice}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,34 +109,25 @@ class Table:
 
     def check_place(self) -> None:
         """Say whether ``open`` would work, as far as a look without a touch can tell."""
-        if self.path.exists() and not self.path.is_dir():
-            raise TableError(f"table {self.path} is no directory")
-        for place in (self.path, self.path.parent):
-            there = next(each for each in (place, *place.parents) if each.exists())
-            if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-                raise TableError(
-                    f"table {self.path} cannot be written: {there} is not yours to write to; give"
-                    " a directory of yours, whose parent is yours, too"
-                )
+        with told(self.path, PLACE_ADVICE):
+            for place in (self.path, self.path.parent):
+                there = next(each for each in (place, *place.parents) if _exists(each))
+                if not there.is_dir():
+                    raise NotADirectoryError(0, "this is no directory", str(there))
+                if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+                    raise PermissionError(0, "this is not yours to write to", str(there))
 
     def open(self) -> None:
         """Make the directories, or say why this place cannot be a table."""
-        try:
+        with told(self.path, PLACE_ADVICE):
             self.path.mkdir(parents=True, exist_ok=True)
-            if not stat.S_ISDIR(os.stat(self.path).st_mode):
-                raise NotADirectoryError(f"{self.path} is no directory")
             (self.control / "staged").mkdir(parents=True, exist_ok=True)
             (self.control / "batches").mkdir(exist_ok=True)
             probe = self.control / f"probe-{os.getpid()}"
             probe.write_bytes(b"")
             probe.unlink()
-            if not os.access(self.path, os.W_OK | os.X_OK):
-                raise PermissionError(f"{self.path} is not to be written to")
-        except OSError as problem:
-            raise TableError(
-                f"table {self.path} cannot be written ({problem.strerror or problem}); give a"
-                " directory of yours, whose parent is yours, too"
-            ) from None
+            if not os.access(self.path, os.W_OK | os.X_OK, effective_ids=True):
+                raise PermissionError(0, "this is not yours to write to", str(self.path))
         if os.stat(self.path).st_dev != os.stat(self.control).st_dev:
             raise TableError(
                 f"table {self.path} is the root of a file system, and what is not published yet"
@@ -284,6 +289,14 @@ class Table:
         for each in place.glob("*"):
             if int(each.name) <= upto:
                 shutil.rmtree(each, ignore_errors=True)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something that one may look at; ``Path.exists`` raises where one may not."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
 
 
 def read_batch(path: Path) -> Batch:

@@ -48,6 +48,7 @@ from penstock.pipelines.table import (
     file_name,
     partition_path,
     sync_directory,
+    told,
 )
 from penstock.spark.tasks import begin_task, open_client
 
@@ -135,9 +136,10 @@ class TableWriter(DataSourceStreamArrowWriter):
         attempt = uuid.uuid4().hex
         files = TaskFiles(self.options, self.columns, batch, task, attempt)
         letters = TaskLetters(self.options, batch, task, attempt)
-        for each in batches:
-            files.add(letters.without(each))
-        return Written(batch, files.close(), letters.close())
+        with told(self.options.path):
+            for each in batches:
+                files.add(letters.without(each))
+            return Written(batch, files.close(), letters.close())
 
     # On the driver's side.
 
@@ -149,7 +151,8 @@ class TableWriter(DataSourceStreamArrowWriter):
             files=tuple(file for each in said for file in each.files),
             letters=tuple(letter for each in said for letter in each.letters),
         )
-        self.commit_batch(found)
+        with told(self.options.path):
+            self.commit_batch(found)
 
     def commit_batch(self, found: Batch) -> None:
         """Publish the batch, or what an earlier attempt at it has decided."""

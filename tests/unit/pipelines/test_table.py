@@ -1,5 +1,6 @@
 """A table: whatever is cut off where, a file is in it once or not at all."""
 
+import contextlib
 import json
 import os
 import stat
@@ -15,6 +16,8 @@ from penstock.pipelines.table import (
     partition_path,
     partition_values,
 )
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -163,19 +166,44 @@ def test_partition_values_read_back(value):
     assert partition_values(f"{path}/x.parquet") == {"topic": value, "day": "2026-01-31"}
 
 
+@contextlib.contextmanager
+def closed(place):
+    """Whoever goes on may not look into the place: root becomes somebody else for that."""
+    is_root = os.geteuid() == 0
+    place.chmod(stat.S_IRWXU if is_root else 0)
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        place.chmod(stat.S_IRWXU)
+
+
 def test_a_place_that_cannot_be_a_table_is_told_without_touching_it(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(TableError, match="is no directory"):
-        Table(file).check_place()
-    with pytest.raises(TableError, match="cannot be written"):
-        Table(file / "below").check_place()
+    for place in (file, file / "below"):
+        with pytest.raises(TableError, match=rf"{place} cannot .*is no directory \({file}\); give"):
+            Table(place).check_place()
+        with pytest.raises(TableError, match=rf"{place} cannot be written: .*; give"):
+            Table(place).open()
     Table(tmp_path / "new" / "table").check_place()
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
-    if os.geteuid():
-        locked = tmp_path / "locked"
-        locked.mkdir(mode=stat.S_IRUSR)
-        with pytest.raises(TableError, match="not yours to write to"):
-            Table(locked / "t").check_place()
-    with pytest.raises(TableError, match="cannot be written"):
-        Table(file / "below").open()
+
+
+def test_a_place_of_others_is_told_without_touching_it(tmp_path):
+    theirs = tmp_path / "theirs"
+    (theirs / "table").mkdir(parents=True)
+    with closed(theirs):
+        for place in (theirs / "new", theirs / "table", theirs / "a" / "b"):
+            with pytest.raises(
+                TableError, match=rf"{place} cannot .*not yours to write to .*; give"
+            ):
+                Table(place).check_place()
+            with pytest.raises(
+                TableError, match=rf"{place} cannot be written: Permission .*; give"
+            ):
+                Table(place).open()
+    assert [each.name for each in theirs.iterdir()] == ["table"]

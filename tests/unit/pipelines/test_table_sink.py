@@ -5,6 +5,7 @@ import datetime
 import itertools
 import pickle
 import random
+import shutil
 
 import duckdb
 import msgspec
@@ -193,6 +194,30 @@ def test_a_batch_that_comes_again_changes_nothing(writer, broker):
     run(made, 5, [10])
     with pytest.raises(TableError, match="the checkpoint was rewound"):
         run(made, 4, [11])
+
+
+def test_a_place_that_goes_away_is_told_and_the_batch_done_again_loses_and_doubles_nothing(
+    writer, broker
+):
+    made = writer(partition_by=("day",))
+    run(made, 0, range(4))
+    table, told = Table(made.options.path), "cannot be written: .*; mend the place and run on"
+    staged = table.control / "staged"
+    shutil.rmtree(staged)
+    staged.write_text("a task finds no directory here")
+    with pytest.raises(TableError, match=told):
+        made.write_task([batch_of(range(4, 8))], 1, 0)
+    staged.unlink()
+    # And the commit, behind its decision, none where the files belong.
+    tomorrow = DAY + datetime.timedelta(days=1)
+    place = table.path / f"day={tomorrow}"
+    place.write_text("in the way")
+    with pytest.raises(TableError, match=told):
+        made.commit([made.write_task([batch_of(range(4, 8), {5}, tomorrow)], 1, 0)], 1)
+    assert in_table(made) == [*range(4)]
+    place.unlink()
+    made.commit([made.write_task([batch_of(range(4, 8), {6}, tomorrow)], 1, 0)], 1)
+    assert (in_table(made), broker.dead) == ([0, 1, 2, 3, 4, 6, 7], [5])
 
 
 class Killed(BaseException):
