@@ -813,7 +813,7 @@ class Consumer:
         if self._notices is None:
             self._notices = ThreadPoolExecutor(1, "penstock-active")
         with self.lock:
-            # A call waits for each that is untold; who takes the oldest's place takes its call, too.
+            # Each that is untold has a call; who takes the oldest's place takes its call.
             has_call = len(self._untold) == NOTICES_MAX
             self._untold.append((child.topic_name, is_active))
         if not has_call:
@@ -967,7 +967,6 @@ _WEIGHTS: Final = (
     Waits.CONNECTION,
     Waits.RESUME,
     Waits.APPLICATION,
-    Waits.ACKS,
     Waits.NOTHING,
     Waits.MESSAGES,
     Waits.ACTIVE,
