@@ -226,9 +226,12 @@ def test_rows_reach_parquet_delta_and_topics_and_bad_ones_the_dead_letters(shop)
     assert sorted(shop.table("archive", 'key, "offset", queue')) == before
 
 
-def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_stopped(shop):
+def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_stopped(
+    shop, admin, producer
+):
     shop.publish(*range(60))
-    shop.run(shipped("archive").read_text().replace("${TOPICS}", "TOPIC"))
+    archive = shipped("archive").read_text()
+    shop.run(archive.replace("${TOPICS}", "TOPIC"))
     replay = (
         shipped("replay")
         .read_text()
@@ -255,6 +258,22 @@ def test_an_archive_goes_to_a_topic_again_at_a_rate_and_goes_on_where_it_was_sto
     numbers = [int(properties["n"]) for _, properties, _ in again]
     assert sorted(numbers) == [n for n in range(60) if n != 5]
     assert {key for key, _, _ in again} == {f"k{n}" for n in numbers}
+
+    # Another topic joins the archive: what it has comes, too, and what is there stays as it is.
+    more = f"{shop.topic}-more"
+    admin.create_topic(more, queues=2)
+    for number in range(5):
+        producer.send(Message(more, b"%d" % number))
+    shop.publish(60)
+    wider = archive.replace("${TOPICS}", f"TOPIC,{more}")
+    with pytest.raises(StateError, match=r"its from changed since .*--accept-change goes on"):
+        shop.run(wider)
+    assert len(shop.table("archive")) == 60
+    shop.run(wider, is_accepted=True)
+    of_each = shop.table("archive", "topic, key, cast(body AS text)")
+    assert sorted(body for topic, _, body in of_each if topic == more) == [*"01234"]
+    kept = [key for topic, key, _ in of_each if topic == shop.topic]
+    assert sorted(kept) == sorted(f"k{number}" for number in range(61))
 
 
 UNIQUE = """
@@ -470,7 +489,7 @@ def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
     eventually(lambda: failed.items() <= queries_at(broker)["strict"].items(), seconds=30)
     assert re.search(r"The value '.*' of .* cannot be cast .*line 1, position 8", texts["cast"])
     assert texts["strict"] == "LookupError: nobody knows junk"
-    assert re.search(r"table .*/gone cannot be written \(File exists\); give", texts["gone"])
+    assert re.search(r"table .*/gone cannot be written: File exists .*; give", texts["gone"])
     assert shop.table("cast") == shop.table("strict") == []
     (control / "staged").unlink()
     shop.run(flows, "gone")
