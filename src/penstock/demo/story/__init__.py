@@ -23,7 +23,6 @@ class Size:
 
     orders_per_s: int
     steady_s: float
-    store_hold_ms: int
     slow_order_s: float
     """What one order costs a slow consumer thread."""
     slow_row_s: float
@@ -40,7 +39,6 @@ class Size:
 FULL: Final = Size(
     orders_per_s=500,
     steady_s=4,
-    store_hold_ms=4000,
     slow_order_s=0.05,
     slow_row_s=0.025,
     backlog_messages_max=4000,
@@ -50,7 +48,6 @@ FULL: Final = Size(
 SMALL: Final = Size(
     orders_per_s=200,
     steady_s=1,
-    store_hold_ms=4000,
     slow_order_s=0.1,
     slow_row_s=0.06,
     backlog_messages_max=1600,

@@ -32,6 +32,10 @@ SAID_MAX: Final = 6
 """Looks that were wrong which are told."""
 
 
+LOOKS_MIN: Final = 2
+"""That somebody is watched for, once the broker must have found them."""
+HOST: Final = "host"
+"""The machine, as findings call it."""
 OK_S: Final = 5.0
 """For how long something that is over may be named."""
 STORE_WORDS: Final = "period in queue"
@@ -41,7 +45,10 @@ STORE_WORDS: Final = "period in queue"
 class BlamedLook(NamedTuple):
     """Who was to blame at a moment; empty = nobody."""
 
+    asked: float
+    """What begins later may not be in the answer."""
     at: float
+    """When the answer was there: a busy broker takes its time."""
     blamed: str
     found: frozenset[str] = frozenset()
     """All that are to blame for something."""
@@ -53,7 +60,7 @@ class BlamedLook(NamedTuple):
 
     def names_only(self, culprit: str) -> bool:
         """Nobody, or this one; or somebody whom the machine makes slow."""
-        is_machine = "host" in self.found or (self.is_store_busy and self.blamed == "log")
+        is_machine = HOST in self.found or (self.is_store_busy and self.blamed == "log")
         return not self.blamed or self.blamed.startswith(culprit) or is_machine
 
 
@@ -83,13 +90,14 @@ class Board:
         self._figures = (0.0, 0.0)
 
     def look(self) -> None:
+        asked = time.monotonic()
         with contextlib.suppress(PenstockError):
             self._flow = self._broker.ask("GET", "/api/flow")
+            answer = self._answer
+            self.blamed = "" if answer["severity"] == "ok" else str(answer["culprit"]["id"])
+            self._note_look(asked)
             spark = self._broker.ask("GET", "/api/queries")
             self._queries, self._sinks = spark["queries"], spark["sinks"]
-        answer = self._answer
-        self.blamed = "" if answer["severity"] == "ok" else str(answer["culprit"]["id"])
-        self._note_look()
         news = (self.title, self.blamed)
         self.is_news = bool(self.blamed) and news not in self._told
         self._told.add(news)
@@ -99,24 +107,22 @@ class Board:
             self._rates.of("consumed", len(self._billing.numbers)),
         )
 
-    def _note_look(self) -> None:
+    def _note_look(self, asked: float) -> None:
         now, shop = time.monotonic(), self._shop
         if shop.refused > self._refused and STORE_WORDS in shop.last_reason:
             self._store_busy_at = now
         self._refused = shop.refused
-        findings = self._flow.get("findings", [])
-        found = frozenset([each["culprit"]["id"] for each in findings])
         is_busy = now - self._store_busy_at <= OK_S
-        self._looks.append(BlamedLook(now, self.blamed, found, is_busy))
+        self._looks.append(BlamedLook(asked, now, self.blamed, self._found, is_busy))
 
     def watch(self) -> None:
         """Something begins now that is to be found: from now on it is noted who is named."""
         self._looks.clear()
         self._began, self._ended = time.monotonic(), math.inf
 
-    def looks_after(self, seconds: float) -> int:
-        """How often one has looked since that time after it began; a busy broker answers late."""
-        return sum(each.at >= self._began + seconds for each in self._looks)
+    def is_watched(self, within_s: float) -> bool:
+        """True when who is to be found by then was looked for often enough."""
+        return sum(each.asked >= self._began + within_s for each in self._looks) >= LOOKS_MIN
 
     def over(self) -> None:
         """It ended; whom it concerned may be named for a moment longer."""
@@ -129,7 +135,11 @@ class Board:
         broker found of its CPUs: then others may be named first, and this one must be found beside
         them. With what was said otherwise, or in how many looks it was.
         """
-        due = [each for each in self._looks if self._began + within_s <= each.at <= self._ended]
+        due = [
+            each
+            for each in self._looks
+            if self._began + within_s <= each.asked and each.at <= self._ended
+        ]
         missed = [each for each in due if not each.has_found(culprit)]
         others = [each for each in self._looks if not each.names_only(culprit)]
         right = [each for each in self._looks if each.blamed.startswith(culprit)]
@@ -143,6 +153,11 @@ class Board:
             for each in sorted({*missed, *others}, key=lambda each: each.at)
         ]
         return False, ", ".join(wrong[:SAID_MAX]) or "nobody looked in time"
+
+    @property
+    def is_machine_slow(self) -> bool:
+        """True when the broker found, when looked last, that others have its CPUs."""
+        return HOST in self._found
 
     @property
     def sentence(self) -> str:
@@ -186,6 +201,10 @@ class Board:
             self.sentence if self.is_news else shorten(self.sentence, SENTENCE_MAX),
         ]
         return "; ".join(parts)
+
+    @property
+    def _found(self) -> frozenset[str]:
+        return frozenset([each["culprit"]["id"] for each in self._flow.get("findings", [])])
 
     @property
     def _answer(self) -> dict[str, Any]:

@@ -31,10 +31,12 @@ class Broker:
         spark = {"queries": list(queries), "sinks": list(sinks)}
         self.pages = {"/api/flow": page, "/api/queries": spark}
         self.is_silent = False
+        self.takes_its_time = lambda: None
 
     def ask(self, method, path, order=None):
         if self.is_silent:
             raise PenstockError("no answer")
+        self.takes_its_time()
         return self.pages[path]
 
     def memory_bytes(self):
@@ -197,7 +199,7 @@ def watched(clients, monkeypatch):
     broker = Broker(flow())
     board = Board(broker, *clients)
 
-    def look(at, *found):
+    def look(at, *found, answered=None):
         severity = "behind" if found else "ok"
         findings = [
             {"severity": severity, "culprit": {"id": each}, "sentence": ""} for each in found
@@ -205,6 +207,7 @@ def watched(clients, monkeypatch):
         page = broker.pages["/api/flow"]
         page["findings"], page["answer"] = findings, [*findings, {"severity": "ok"}][0]
         clock.now = at
+        broker.takes_its_time = lambda: setattr(clock, "now", answered or at)
         board.look()
 
     def over(at):
@@ -214,7 +217,7 @@ def watched(clients, monkeypatch):
     look(-1.0, "log")
     clock.now = 0.0
     board.watch()
-    return SimpleNamespace(board=board, look=look, over=over, shop=clients[0])
+    return SimpleNamespace(board=board, look=look, over=over, shop=clients[0], broker=broker)
 
 
 def test_who_is_named_from_the_promised_time_to_the_end_is_right(watched):
@@ -225,6 +228,34 @@ def test_who_is_named_from_the_promised_time_to_the_end_is_right(watched):
     watched.look(6, "log")
     watched.look(7)
     assert watched.board.named("log", 2) == (True, "log from 2.0 s on, in 4 looks")
+
+
+def test_what_was_asked_before_the_promised_time_or_answered_behind_the_end_proves_nothing(watched):
+    watched.look(1.9, answered=2.5)
+    watched.look(3, "log")
+    watched.look(4.9, answered=5.5)
+    watched.over(5)
+    assert watched.board.named("log", 2) == (True, "log from 3.0 s on, in 1 looks")
+
+
+def test_a_broker_that_does_not_answer_was_not_looked_at(watched):
+    watched.look(1)
+    watched.look(2, "log")
+    watched.broker.is_silent = True
+    watched.look(3)
+    assert not watched.board.is_watched(2)
+    watched.broker.is_silent = False
+    watched.look(4, "log")
+    assert watched.board.is_watched(2)
+    watched.over(5)
+    assert watched.board.named("log", 2) == (True, "log from 2.0 s on, in 2 looks")
+
+
+def test_a_machine_whose_cpus_others_have_is_slow(watched):
+    watched.look(1, "query/a")
+    assert not watched.board.is_machine_slow
+    watched.look(2, "query/a", "host")
+    assert watched.board.is_machine_slow
 
 
 @pytest.mark.parametrize(
