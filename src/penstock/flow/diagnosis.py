@@ -81,8 +81,12 @@ def findings_steps(
 ) -> Steps[list[Finding]]:
     """The same in steps: each of very many readers that are behind may have something to tell."""
     held = yield from held_chains(stages)
-    blamed = {finding.name for finding in held}
-    turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
+    # Where only queues wait for it, that it refuses senders says more than that it holds nobody.
+    holding = {each.culprit.id for each in held if each.waiters_total}
+    refusing = [each for each in stages if each.refusing and each.key not in holding]
+    turned = [_refusing(each) for each in refusing]
+    refused = {each.culprit.id for each in turned}
+    held = [each for each in held if each.culprit.id not in refused]
     felt = [finding for finding in held if finding.is_felt]
     # A queue that waits for a sync now and then holds nobody: worth a line, and no answer.
     unfelt = [

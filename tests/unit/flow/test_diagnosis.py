@@ -172,6 +172,16 @@ def test_a_log_that_others_already_wait_for_is_blamed_once():
     assert [each.kind for each in findings_of([queue, busy])] == ["log"]
 
 
+def test_a_log_for_which_only_queues_wait_refuses_and_when_publishers_do_it_holds():
+    busy = StageView("log", "log", refusing="the store is busy for 1200 ms")
+    queue = StageView("queue", "q", "flow", Reason.FLOW, "log", share=0.8)
+    (found,) = findings_of([queue, busy])
+    assert (found.severity, found.waiters_total) == ("refusing", 0)
+    publisher = StageView("connection", "c", "flow", Reason.FLOW, "queue q", share=0.8)
+    (found,) = findings_of([publisher, queue, busy])
+    assert (found.severity, found.waiters_total) == ("holding", 1)
+
+
 LOG = StageView("log", "log")
 
 
