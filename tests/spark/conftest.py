@@ -9,6 +9,7 @@ import itertools
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from kit import brief_spark
 from penstock.client import Admin, Message, Producer
 from penstock.spark.causes import SLOW_START
 from penstock.spark.readers import drop_upstreams
@@ -25,16 +26,11 @@ is drowned in other work a query is started again, as its user would."""
 def spark(tmp_path_factory):
     """The session; tests must leave no query running."""
     directory = tmp_path_factory.mktemp("spark")
-    session = local_session(
-        "tests",
-        cores=2,
-        directory=directory,
-        is_brief=True,
-        settings={
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-        },
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", brief_spark.JVM)
+        session = local_session(
+            "tests", cores=2, directory=directory, is_brief=True, settings=brief_spark.SETTINGS
+        )
     yield session
     session.stop()
 

@@ -22,7 +22,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from kit import pipeline_job, spark_job
+from kit import brief_spark, pipeline_job, spark_job
 from kit.dying import STEP
 from kit.rocketmq.clusters import free_ports, penstock_cluster
 from kit.topic_rows import topic_rows
@@ -38,8 +38,6 @@ BROKER, SPARK, COMMIT = "broker", "spark", "commit"
 PAUSE_S = 0.02
 PAUSE_S_LONG = 0.004
 """Between two messages: so many that every batch has some."""
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM of seconds: the first compiler only."""
 SETTLE_S = 300
 LOOK_S = 0.5
 """Between two looks at everything that is there."""
@@ -96,7 +94,7 @@ class Job:
                 stdout=log,
                 stderr=log,
                 cwd=self.place,
-                env={**os.environ, "JAVA_TOOL_OPTIONS": BRIEF, **environment},
+                env={**os.environ, "JAVA_TOOL_OPTIONS": brief_spark.JVM, **environment},
                 start_new_session=True,
             )
 

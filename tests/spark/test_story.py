@@ -1,11 +1,13 @@
 """``penstock demo``, the whole story in its small size: a demonstration is a test, too (D27)."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+from kit import brief_spark
 from penstock.demo.story.publishers import CLIENTS, has_client
 
 STORY_S_MAX = 300
@@ -16,7 +18,14 @@ STORY_S_MAX = 300
 @pytest.mark.timeout(STORY_S_MAX + 20)
 def test_the_whole_story_is_true():
     command = (sys.executable, "-m", "penstock", "demo", "--size", "small", "--json")
-    told = subprocess.run(command, capture_output=True, text=True, timeout=STORY_S_MAX, check=False)
+    told = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=STORY_S_MAX,
+        check=False,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": brief_spark.JVM},
+    )
     assert told.stdout, told.stderr
     verdict = json.loads(told.stdout)
     assert verdict["published"] == verdict["consumed"] == verdict["rows"] > 0
