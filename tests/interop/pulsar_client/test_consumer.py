@@ -1,6 +1,7 @@
 """Our consumer against a running broker: every type, acks, redelivery, letters, seek."""
 
 import asyncio
+import itertools
 import re
 import threading
 
@@ -463,6 +464,40 @@ def test_everything_works_from_an_event_loop(pulsar):
             return found
 
     assert sorted(asyncio.run(play()), key=int) == bodies(20)
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_who_gives_up_receiving_again_and_again_gets_everything_in_order(pulsar, is_batch):
+    topic, count = pulsar.topic(), 300
+
+    async def receive(consumer):
+        if is_batch:
+            return await consumer.receive_batch_async(5, timeout_ms=WAIT_MS)
+        return [await consumer.receive_async(WAIT_MS)]
+
+    async def play():
+        found, patience = [], itertools.cycle(range(8))
+        async with Client(pulsar.url) as client:
+            consumer = await client.subscribe_async(topic, "s")
+            async with await client.create_producer_async(topic, batching_enabled=False) as sender:
+
+                async def send():
+                    for body in bodies(count):
+                        await sender.send_async(body)
+
+                sending = asyncio.create_task(send())
+                while len(found) < count:
+                    try:
+                        # From not at all to longer than a message takes.
+                        patience_s = next(patience) / 2000
+                        messages = await asyncio.wait_for(receive(consumer), patience_s)
+                    except TimeoutError:
+                        continue
+                    found += [each.data for each in messages]
+                await sending
+        return found
+
+    assert asyncio.run(asyncio.wait_for(play(), WAIT_MS / 1000 * 3)) == bodies(count)
 
 
 def test_large_messages_are_bounded_by_bytes(pulsar):

@@ -27,11 +27,12 @@ import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from inspect import signature
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -64,6 +65,8 @@ LETTER_RETRY_MS: Final = 1_000
 """A dead letter that could not be sent waits at least so long, whatever a negative ack does."""
 LETTERS_UNDER_WAY_MAX: Final = 1_000
 """Dead letters that are being sent; more of them are asked for again later."""
+TURNS_TO_END: Final = 3
+"""Of the loop: so many it takes a coroutine at the most to begin, to be cancelled and to end."""
 NOTICES_MAX: Final = 1_000
 """Active changes that the application has not been told; of more the oldest are forgotten."""
 
@@ -168,15 +171,39 @@ class Consumer:
         message = self.inboxes[0].take()
         if message is not None:
             return message
-        return await self._thread.on(self._wait(timeout_ms))
+        (message,) = await self._received(partial(self._wait, timeout_ms))
+        return message
 
-    async def _wait(self, timeout_ms: int | None) -> ReceivedMessage:
+    async def _wait(self, timeout_ms: int | None, found: list[ReceivedMessage]) -> None:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.inboxes[0].wait()
+                found.append(await self.inboxes[0].wait())
         except TimeoutError:
             raise self._too_late(timeout_ms or 0) from None
+
+    async def _received(
+        self, receive: Callable[[list[ReceivedMessage]], Coroutine[Any, Any, None]]
+    ) -> list[ReceivedMessage]:
+        """What it finds; who gives up waiting leaves that for the next one."""
+        found: list[ReceivedMessage] = []
+        try:
+            await self._thread.on(receive(found))
+        except asyncio.CancelledError:
+            # Awaited: whoever receives next must find it in its place.
+            await asyncio.shield(self._thread.on(self._leave(found)))
+            raise
+        return found
+
+    async def _leave(self, found: list[ReceivedMessage]) -> None:
+        # What receives is ended first, and puts back by itself what comes meanwhile.
+        for _ in range(TURNS_TO_END):
+            await asyncio.sleep(0)
+        self._put_back(found)
+
+    def _put_back(self, found: list[ReceivedMessage]) -> None:
+        while found:
+            self.inboxes[0].put_back(found.pop())
 
     def receive_batch(
         self,
@@ -204,10 +231,12 @@ class Consumer:
         """The same for any event loop."""
         self._check_receives()
         count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
-        return await self._thread.on(self._gather(count, size, wait_ms))
+        return await self._received(partial(self._gather, count, size, wait_ms))
 
-    async def _gather(self, count: int, size: int, wait_ms: int) -> list[ReceivedMessage]:
-        inbox, found, got = self.inboxes[0], list[ReceivedMessage](), 0
+    async def _gather(
+        self, count: int, size: int, wait_ms: int, found: list[ReceivedMessage]
+    ) -> None:
+        inbox, got = self.inboxes[0], 0
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while len(found) < count and got < size:
@@ -216,10 +245,8 @@ class Consumer:
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            for message in reversed(found):
-                inbox.put_back(message)
+            self._put_back(found)
             raise
-        return found
 
     def _batch(
         self, messages_max: int | None, bytes_max: int | None, timeout_ms: int | None

@@ -1557,6 +1557,31 @@ async def test_a_receiver_that_gives_up_leaves_the_message_for_the_next(bench):
     assert await bench.receive(consumer, 1) == [b"x"]
 
 
+@pytest.mark.parametrize("is_batch", [True, False])
+@pytest.mark.parametrize("turns", range(12))
+def test_a_receiver_that_gives_up_just_when_it_is_answered_loses_nothing(turns, is_batch):
+    @scene
+    async def play(bench):
+        consumer = await bench.subscribe()
+        await bench.settle()
+        wanted = [b"x"]
+        if is_batch:
+            wanted.insert(0, b"w")
+            waiting = asyncio.ensure_future(consumer.receive_batch_async(2, timeout_ms=60_000))
+            bench.broker.deliver(b"w")
+        else:
+            waiting = asyncio.ensure_future(consumer.receive_async())
+        await bench.settle()
+        bench.broker.deliver(b"x")
+        await bench.settle(turns)
+        if waiting.cancel():
+            await asyncio.wait([waiting])
+        if waiting.cancelled():
+            assert await bench.receive(consumer, len(wanted)) == wanted
+
+    play()
+
+
 @scene
 async def test_who_gives_up_waiting_for_a_batch_leaves_its_messages_for_the_next(bench):
     consumer = await bench.subscribe()
