@@ -131,6 +131,12 @@ class Deadlines(Generic[KeyT]):
         self._armed: dict[KeyT, int] = {}
         self._numbers = 0
 
+    def __len__(self) -> int:
+        return len(self._armed)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._armed
+
     def arm(self, key: KeyT, at_ms: int | None) -> None:
         """From now on that is its moment; None = it has none."""
         if at_ms is None:

@@ -87,11 +87,10 @@ class NegativeAcks:
     def __init__(self, delay_ms: int, backoff: RedeliveryBackoff | None = None) -> None:
         self._delay_ms = delay_ms
         self._backoff = backoff
-        self._entries: set[EntryId] = set()
         self._deadlines: Deadlines[EntryId] = Deadlines()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._deadlines)
 
     @property
     def next_ms(self) -> int | None:
@@ -101,7 +100,7 @@ class NegativeAcks:
 
     def add(self, entry: EntryId, redelivery_count: int, now_ms: int, least_ms: int = 0) -> None:
         """Give one message back; of a batch that was given back already nothing changes."""
-        if entry in self._entries:
+        if entry in self._deadlines:
             return
         backoff = self._backoff
         delay_ms = self._delay_ms if backoff is None else backoff.delay_ms(redelivery_count)
@@ -109,28 +108,23 @@ class NegativeAcks:
 
     def add_stray(self, entry: EntryId, redelivery_count: int, now_ms: int) -> None:
         """A chunk that came in the wrong order; one that never fits is left alone after a while."""
-        if redelivery_count < STRAY_RETURNS_MAX and entry not in self._entries:
+        if redelivery_count < STRAY_RETURNS_MAX and entry not in self._deadlines:
             self._add_at(entry, now_ms + (STRAY_MS << redelivery_count))
 
     def _add_at(self, entry: EntryId, due_ms: int) -> None:
-        if len(self._entries) < TRACKED_MAX:
-            self._entries.add(entry)
+        if len(self._deadlines) < TRACKED_MAX:
             self._deadlines.arm(entry, due_ms)
 
     def remove(self, entry: EntryId) -> None:
         """It was acked after all."""
-        self._entries.discard(entry)
         self._deadlines.disarm(entry)
 
     def clear(self) -> None:
-        self._entries.clear()
         self._deadlines.clear()
 
     def due(self, now_ms: int) -> list[EntryId]:
         """Those to ask for now."""
-        found = self._deadlines.take_due(now_ms)
-        self._entries.difference_update(found)
-        return found
+        return self._deadlines.take_due(now_ms)
 
 
 class DeadLetterCandidates:
