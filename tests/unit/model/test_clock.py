@@ -104,9 +104,11 @@ def test_those_whose_moment_has_come_are_told_once_and_earliest_first(deadlines)
     for key, at_ms in (("a", 30), ("b", 10), ("c", 40)):
         deadlines.arm(key, at_ms)
     assert deadlines.take_due(9) == []
-    assert len(deadlines) == 3 and "b" in deadlines
+    assert len(deadlines) == 3
+    assert "b" in deadlines
     assert deadlines.take_due(30) == ["b", "a"]
-    assert len(deadlines) == 1 and "b" not in deadlines
+    assert len(deadlines) == 1
+    assert "b" not in deadlines
     assert deadlines.take_due(30) == []
     assert deadlines.take_due(40) == ["c"]
 
