@@ -32,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import signature
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 from zlib import crc32
 
 import msgspec
@@ -65,8 +65,6 @@ LETTER_RETRY_MS: Final = 1_000
 """A dead letter that could not be sent waits at least so long, whatever a negative ack does."""
 LETTERS_UNDER_WAY_MAX: Final = 1_000
 """Dead letters that are being sent; more of them are asked for again later."""
-TURNS_TO_END: Final = 3
-"""Of the loop: so many it takes a coroutine at the most to begin, to be cancelled and to end."""
 NOTICES_MAX: Final = 1_000
 """Active changes that the application has not been told; of more the oldest are forgotten."""
 
@@ -187,18 +185,26 @@ class Consumer:
     ) -> list[ReceivedMessage]:
         """What it finds; who gives up waiting leaves that for the next one."""
         found: list[ReceivedMessage] = []
+        receiving: list[asyncio.Task[None]] = []
+
+        async def begin() -> None:
+            receiving.append(cast("asyncio.Task[None]", asyncio.current_task()))
+            await receive(found)
+
         try:
-            await self._thread.on(receive(found))
+            await self._thread.on(begin())
         except asyncio.CancelledError:
             # Awaited: whoever receives next must find it in its place.
-            await asyncio.shield(self._thread.on(self._leave(found)))
+            await asyncio.shield(self._thread.on(self._leave(receiving, found)))
             raise
         return found
 
-    async def _leave(self, found: list[ReceivedMessage]) -> None:
-        # What receives is ended first, and puts back by itself what comes meanwhile.
-        for _ in range(TURNS_TO_END):
-            await asyncio.sleep(0)
+    async def _leave(
+        self, receiving: list[asyncio.Task[None]], found: list[ReceivedMessage]
+    ) -> None:
+        # It is cancelled already; until it has ended it may still find something.
+        if receiving:
+            await asyncio.wait(receiving)
         self._put_back(found)
 
     def _put_back(self, found: list[ReceivedMessage]) -> None:
