@@ -223,15 +223,12 @@ def test_dead_letters_whose_target_is_full_are_lost(exam):
 
 
 @pytest.mark.long
-@pytest.mark.xfail(
-    strict=True, reason="who has a dead-letter exchange that leads nowhere is not told of the loss"
-)
 def test_dead_letters_whose_exchange_is_missing_are_lost(exam):
     channel, reader = exam.channel(), exam.channel()
     name = queue(channel, "aimless", dead_letter_exchange="no-such-exchange")
     exam.found(
         "discarding",
-        "letters-lost",
+        "letters-unrouted",
         "topic/aimless",
         meanwhile=lambda: reject_one(channel, reader, name),
     )

@@ -158,9 +158,6 @@ def test_dead_letters_whose_target_is_slow_and_the_disk_that_makes_it_so(exam):
         assert slow_letters(exam, take) == SLOW_LETTERS, "in the middle"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a write that fails is 'slow, busy for 0 ms' unless a publish was refused"
-)
 def test_dead_letters_that_the_disk_refuses(exam):
     with given_up(exam, "write-error --count 1000000") as take:
         exam.found("refusing", "write-failed", "log", meanwhile=take)

@@ -728,6 +728,47 @@ def test_a_dead_letter_target_that_is_full_loses_letters(exam):
     exam.ok_again()
 
 
+def test_dead_letters_whose_target_is_missing_are_lost(exam):
+    topic, subscription = exam.topic(policy=TopicPolicy(dead_letter_topic="no-such-topic"))
+    reader = exam.reader(subscription)
+
+    def rejects():
+        exam.publish(topic, 9)
+        reader.reject()
+
+    exam.begins()
+    exam.meanwhile = rejects
+    found = exam.found("discarding", "letters-unrouted", "topic/orders")
+    assert "were lost" in found.sentence
+    exam.meanwhile = None
+    exam.ok_again()
+
+
+def test_what_is_rejected_without_a_dead_letter_target_is_no_loss(exam):
+    topic, subscription = exam.topic()
+    reader = exam.reader(subscription)
+    for _ in range(5):
+        exam.publish(topic, 9)
+        reader.reject()
+        exam.ok()
+        exam.pass_ms(500)
+
+
+def test_a_disk_that_refuses_what_no_publisher_waits_for_is_named(exam):
+    exam.reader(exam.topic("dead", sub="undertaker")[1], is_auto_settled=True)
+    topic, subscription = exam.topic(policy=TopicPolicy(dead_letter_topic="dead"))
+    reader = exam.reader(subscription)
+    exam.publish(topic, 9)
+    room = exam.bench.storage.capacity_bytes
+    exam.begins()
+    exam.bench.storage.capacity_bytes = exam.bench.storage.used_bytes
+    reader.reject()
+    found = exam.found("refusing", "write-failed", "log")
+    assert "it refuses what is written" in found.sentence
+    exam.bench.storage.capacity_bytes = room
+    exam.ok_again()
+
+
 # Two at once: both are found, the worse one first.
 
 

@@ -101,6 +101,9 @@ class Commits:
         self.busy = StoreBusy(settings.flow.store_busy_ms)
         self.failure: Refusal | None = None
         """Set for good when a sync has failed."""
+        self._write_failure: Refusal | None = None
+        self.failing_since_ms: int | None = None
+        """Since when the disk refuses every write."""
         self.appended_messages = 0
         """Publishes appended since the start."""
         self.unsynced_messages = 0
@@ -164,6 +167,10 @@ class Commits:
         text = f"all {self.buffers.buffers} write buffers are waiting for the disk"
         return Refusal(RefusalKind.NO_BUFFER, "write buffers", text)
 
+    def write_failure(self) -> Refusal | None:
+        """That the disk refuses what is written, while it does."""
+        return self._write_failure if self.busy.has_failed(self._chain.now_ms) else None
+
     # The append.
 
     def append(self, frame: Frame, wall_ms: int) -> bool:
@@ -178,6 +185,7 @@ class Commits:
         for watcher in self.append_watchers:
             watcher(frame.appendings)
         self.busy.append_succeeded()
+        self.failing_since_ms = None
         frame.store_bytes = frame.end_position - before
         for queue in frame.queues:
             frame.ends[queue] = queue.index.staged_offset
@@ -225,6 +233,9 @@ class Commits:
         if isinstance(problem, AppendFailed):
             self.busy.append_failed(self._chain.now_ms)
             refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", str(problem))
+            self._write_failure = refusal
+            if self.failing_since_ms is None:
+                self.failing_since_ms = self._chain.now_ms
         else:
             refusal = self._fail(problem)
         for batch in frame.batches:

@@ -45,6 +45,7 @@ Waiting = tuple[Record, tuple["Queue", ...]]
 
 DEAD_LETTERS: Final = "dead-letters"
 LETTERS_LOST: Final = "letters-lost"
+LETTERS_UNROUTED: Final = "letters-unrouted"
 _FAILURES: Final = (Cause.REJECTED, Cause.DELIVERY_LIMIT)
 """Somebody could not cope with it; what expires or is dropped may be meant to."""
 
@@ -141,6 +142,8 @@ class DeadLetters:
             routed, letters = letters, [each for each in map(self._admitted, letters) if each[1]]
             if len(letters) < len(routed):
                 self._note(topic, routed, LETTERS_LOST)
+            elif not routed and cause in _FAILURES and _has_target(topic):
+                self.note(topic.name, None, LETTERS_UNROUTED)
         if not letters:
             self.dropped += 1
             return
@@ -154,14 +157,14 @@ class DeadLetters:
         for target in {queue.topic for _, queues in letters for queue in queues}:
             self.note(target.name, topic.name, cause)
 
-    def note(self, target: TopicName, source: TopicName, cause: str = DEAD_LETTERS) -> None:
-        """For the diagnosis: where a letter arrives, or should, and whose it is."""
+    def note(self, at: TopicName, source: TopicName | None, cause: str = DEAD_LETTERS) -> None:
+        """For the diagnosis: where a letter arrives, or is lost, and whose it is."""
         self._chain.troubles.note(
             cause,
-            Culprit(str(target), target.id),
+            Culprit(str(at), at.id),
             1,
             self._chain.now_ms,
-            publisher=Culprit(str(source), source.id),
+            publisher=None if source is None else Culprit(str(source), source.id),
         )
 
     def _admitted(self, waiting: Waiting) -> Waiting:
@@ -231,6 +234,10 @@ class DeadLetters:
     def is_crowded(self) -> bool:
         """True when more than a turn's worth waits for the disk."""
         return len(self.waiting) >= self._chain.flow.turn_messages_max
+
+
+def _has_target(topic: Topic) -> bool:
+    return topic.dead_letter_router is not None or topic.policy.dead_letter is not None
 
 
 def plain_copy(record: Record) -> Record:

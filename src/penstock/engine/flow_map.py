@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from penstock.engine.commit import Commits, Frame
 from penstock.engine.connection import UNROUTABLE, Channel, Connection, pending_culprit
-from penstock.engine.dead_letter import DEAD_LETTERS, LETTERS_LOST
+from penstock.engine.dead_letter import DEAD_LETTERS, LETTERS_LOST, LETTERS_UNROUTED
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.non_persistent import NonPersistentTopics
 from penstock.engine.ports import PoolHolder
@@ -389,8 +389,9 @@ class FlowMapper:
     def _add_log(self) -> None:
         """The last stage: what holds it is the disk itself, so it never counts as held back."""
         log, commits = self._chain.log, self._commits
-        # Senders are told that the store is busy first; that no buffer is left says more of why.
-        refusal = commits.failure or commits.lack_of_buffers() or commits.refuse_now()
+        # Senders are told that the store is busy first; others say more of why it is.
+        failed = commits.write_failure()
+        refusal = commits.failure or failed or commits.lack_of_buffers() or commits.refuse_now()
         refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
         since_ms = commits.sync_since_ms
         age_ms = 0 if since_ms is None else self._now_ms - since_ms
@@ -400,6 +401,7 @@ class FlowMapper:
             kind=log.kind,
             name=log.name,
             state="slow" if is_slow else "running",
+            since_ms=None if failed is None else commits.failing_since_ms,
             share=log.episodes.share(self._now_ms),
             refusing=refusing,
             refusal="" if refusal is None else refusal.kind.value,
@@ -503,6 +505,9 @@ class FlowMapper:
             through = "" if trouble.via is None else f" through {trouble.via}"
             text = f"{words} publishes what no queue wants: {spell.count} messages went nowhere"
             text += through
+        elif cause == LETTERS_UNROUTED:
+            severity = "discarding"
+            text = f"{words} has dead letters that no queue wants: {spell.count} were lost lately"
         elif cause == LETTERS_LOST:
             severity = "discarding"
             text = f"{words} has no room for dead letters: {spell.count} were lost lately"

@@ -205,9 +205,16 @@ def _refusing(stage: StageView) -> Finding:
         severity="refusing",
         culprit=stage.ref,
         cause=_stage_cause(stage),
-        since_ms=stage.since_ms if stage.sync is None else stage.sync.since_ms,
+        since_ms=_since(stage),
         path=(stage.key,),
     )
+
+
+def _since(stage: StageView) -> int | None:
+    """Of the log: since when writes fail, or the sync under way takes."""
+    if stage.since_ms is not None or stage.sync is None:
+        return stage.since_ms
+    return stage.sync.since_ms
 
 
 def _trouble(trouble: TroubleView) -> Finding:
@@ -610,6 +617,7 @@ def _stage_words(stage: StageView) -> str:
 _LOG_WORDS: Final = {
     "hung": "a sync does not come back",
     "no-buffer": "all write buffers wait for it",
+    "write-failed": "it refuses what is written",
 }
 
 
@@ -624,7 +632,7 @@ def _stage_cause(stage: StageView) -> str:
     if stage.kind == "log":
         if stage.sync is not None and stage.sync.age_ms > HUNG_MS:
             return "hung"
-        return "no-buffer" if stage.refusal == "no-buffer" else "slow"
+        return stage.refusal if stage.refusal in ("no-buffer", "write-failed") else "slow"
     return {"connection": "room", "channel": "routing", "queue": "index"}.get(stage.kind, "work")
 
 

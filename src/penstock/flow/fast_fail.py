@@ -295,6 +295,10 @@ class StoreBusy:
         """True while new sends are to be refused."""
         if self._started_at_ms is not None and now_ms - self._started_at_ms > self.limit_ms:
             return True
+        return self.has_failed(now_ms)
+
+    def has_failed(self, now_ms: int) -> bool:
+        """True when a write was refused a moment ago, and none went through since."""
         failed_at_ms = self._failed_at_ms
         return failed_at_ms is not None and now_ms - failed_at_ms < self.limit_ms
 

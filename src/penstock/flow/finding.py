@@ -189,6 +189,7 @@ CAUSE_WORDS: Final = {
     "no-route": "refuses what no queue wants",
     "closing": "is about to stop",
     "letters-lost": "has no room for dead letters: they are lost",
+    "letters-unrouted": "has dead letters that no queue wants: they are lost",
     "letters-slow": "buries messages that died, and is not done",
     "external": "is beside the chain",
     "cycle": "wait for each other",
