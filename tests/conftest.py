@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """The jars are fetched once, before the first test and its time-out."""
+    # A shell that runs the suite in its background has it ignore Ctrl-C, and all programs that
+    # tests start, and end in that way, would inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--real-rocketmq") and not hasattr(config, "workerinput"):
         with contextlib.suppress(Unavailable):
             jars()

@@ -29,7 +29,8 @@ LOOKS = 10
 def broker(*, is_quick=True):
     where = QUICK_DISK if is_quick and QUICK_DISK.is_dir() else None
     with tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as directory:
-        flags = ("--amqp", "0", "--http", "0", "--rocketmq", "off", "--flight", "off", "--faults")
+        off = ("--rocketmq", "off", "--pulsar", "off", "--flight", "off")
+        flags = ("--amqp", "0", "--http", "0", *off, "--faults")
         with private_broker(Path(directory) / "data", flags) as endpoints:
             yield endpoints
 
