@@ -711,6 +711,21 @@ def test_a_disk_that_is_full_refuses_and_says_whom(exam):
     exam.ok_again()
 
 
+def test_a_sync_that_failed_is_final_and_is_said_when_nobody_publishes_any_more(exam):
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    exam.bench.publish(channel, topic, b"x")
+    exam.bench.turns()
+    job = exam.bench.engine.take_sync_job()
+    exam.begins()
+    exam.bench.engine.synced(job, OSError("input/output error"))
+    since_ms = exam.now("refusing", "sync-failed", "log", waiting=connection_of(channel)).since_ms
+    exam.pass_ms(3_600_000)
+    found = exam.now("refusing", "sync-failed", "log")
+    assert found.since_ms == since_ms
+    assert "a sync failed" in found.sentence
+
+
 def test_a_dead_letter_target_that_is_full_loses_letters(exam):
     exam.topic("dead", TopicPolicy(length_max=2, overflow=Overflow.REJECT), sub="nobody")
     topic, subscription = exam.topic(policy=TopicPolicy(dead_letter_topic="dead"))

@@ -103,7 +103,7 @@ class Commits:
         """Set for good when a sync has failed."""
         self._write_failure: Refusal | None = None
         self.failing_since_ms: int | None = None
-        """Since when the disk refuses every write."""
+        """Since when the disk refuses every write, or a sync has failed."""
         self.appended_messages = 0
         """Publishes appended since the start."""
         self.unsynced_messages = 0
@@ -231,11 +231,13 @@ class Commits:
 
     def _refused(self, frame: Frame, problem: LogError) -> None:
         if isinstance(problem, AppendFailed):
-            self.busy.append_failed(self._chain.now_ms)
+            now_ms = self._chain.now_ms
+            # After a failure that nobody wrote after it is not known how long that lasted.
+            if self.failing_since_ms is None or not self.busy.has_failed(now_ms):
+                self.failing_since_ms = now_ms
+            self.busy.append_failed(now_ms)
             refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", str(problem))
             self._write_failure = refusal
-            if self.failing_since_ms is None:
-                self.failing_since_ms = self._chain.now_ms
         else:
             refusal = self._fail(problem)
         for batch in frame.batches:
@@ -297,6 +299,7 @@ class Commits:
         if self.failure is None:
             logger.critical("a sync failed; no further publish is taken", exc_info=error)
             text = f"{error}; the message may or may not be stored"
+            self.failing_since_ms = self._chain.now_ms
             self.failure = Refusal(RefusalKind.SYNC_FAILED, "disk", text)
         while self._frames:
             frame = self._frames.popleft()

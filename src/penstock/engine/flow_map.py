@@ -390,8 +390,8 @@ class FlowMapper:
         """The last stage: what holds it is the disk itself, so it never counts as held back."""
         log, commits = self._chain.log, self._commits
         # Senders are told that the store is busy first; others say more of why it is.
-        failed = commits.write_failure()
-        refusal = commits.failure or failed or commits.lack_of_buffers() or commits.refuse_now()
+        failed = commits.failure or commits.write_failure()
+        refusal = failed or commits.lack_of_buffers() or commits.refuse_now()
         refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
         since_ms = commits.sync_since_ms
         age_ms = 0 if since_ms is None else self._now_ms - since_ms

@@ -211,7 +211,7 @@ def _refusing(stage: StageView) -> Finding:
 
 
 def _since(stage: StageView) -> int | None:
-    """Of the log: since when writes fail, or the sync under way takes."""
+    """Of the log: since when it fails, or the sync under way takes."""
     if stage.since_ms is not None or stage.sync is None:
         return stage.since_ms
     return stage.sync.since_ms
@@ -618,7 +618,9 @@ _LOG_WORDS: Final = {
     "hung": "a sync does not come back",
     "no-buffer": "all write buffers wait for it",
     "write-failed": "it refuses what is written",
+    "sync-failed": "a sync failed, and nothing is stored any more",
 }
+"""Causes of what the log says (``RefusalKind``), and that a sync hangs."""
 
 
 def _part_of_time(stage: StageView) -> str:
@@ -632,7 +634,7 @@ def _stage_cause(stage: StageView) -> str:
     if stage.kind == "log":
         if stage.sync is not None and stage.sync.age_ms > HUNG_MS:
             return "hung"
-        return stage.refusal if stage.refusal in ("no-buffer", "write-failed") else "slow"
+        return stage.refusal if stage.refusal in _LOG_WORDS else "slow"
     return {"connection": "room", "channel": "routing", "queue": "index"}.get(stage.kind, "work")
 
 

@@ -108,3 +108,26 @@ def test_queues_that_wait_for_a_slow_sync_of_settlements_go_on_after_it(bench):
     bench.finish(job)
     bench.turns()
     assert topic.queues[0].index.next_offset == 2
+
+
+def failing_since_ms(bench):
+    (log,) = [each for each in bench.engine.flow_map(0).views if each.kind == "log"]
+    return log.since_ms
+
+
+def test_since_when_writes_fail_is_not_told_of_an_earlier_time_that_nobody_wrote_after(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.settle()
+    bench.storage.capacity_bytes = bench.storage.used_bytes
+    bench.publish(channel, topic, b"a")
+    bench.turns()
+    assert failing_since_ms(bench) == bench.clock.monotonic_ms()
+    bench.clock.advance(3_600_000)
+    bench.publish(channel, topic, b"a")
+    bench.turns()
+    began_ms = bench.clock.monotonic_ms()
+    assert failing_since_ms(bench) == began_ms
+    bench.clock.advance(500)
+    bench.publish(channel, topic, b"a")
+    bench.turns()
+    assert failing_since_ms(bench) == began_ms
