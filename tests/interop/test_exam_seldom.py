@@ -151,15 +151,21 @@ REJECTED = 6_000
 
 def test_dead_letters_whose_target_is_slow_and_the_disk_that_makes_it_so(exam):
     """A target is slow because the disk is: that is the answer, and what waits is told with it."""
-    with given_up(exam, "store-hold --ms 5min") as take:
+    with many_taken(exam) as (take, give_up):
+        exam.run("penstock fault store-hold --ms 5min")
+        # A sync is under way that does not return: from now on nothing is written, letters wait.
+        publish(exam.channel(), "audit")
         exam.found("refusing", "slow", "log", meanwhile=take)
+        give_up()
         eventually(lambda: slow_letters(exam, take) == SLOW_LETTERS, BURIED_S)
         exam.found("refusing", "hung", "log", meanwhile=take)
         assert slow_letters(exam, take) == SLOW_LETTERS, "in the middle"
 
 
 def test_dead_letters_that_the_disk_refuses(exam):
-    with given_up(exam, "write-error --count 1000000") as take:
+    with many_taken(exam) as (take, give_up):
+        exam.run("penstock fault write-error --count 1000000")
+        give_up()
         exam.found("refusing", "write-failed", "log", meanwhile=take)
         eventually(lambda: slow_letters(exam, take) == SLOW_LETTERS, BURIED_S)
 
@@ -168,8 +174,8 @@ SLOW_LETTERS = [("dead", "sub/work/amqp")]
 
 
 @contextlib.contextmanager
-def given_up(exam, fault):
-    """Many messages are given up at once, while a fault is in force; somebody takes the letters."""
+def many_taken(exam):
+    """What takes letters, and what gives up very many messages at once; faults end with it."""
     channel, reader, undertaker = exam.channel(), exam.channel(), exam.channel()
     dead = queue(channel, "dead")
     name = queue(channel, "work", dead_letter_exchange="", dead_letter_routing_key=dead)
@@ -184,9 +190,7 @@ def given_up(exam, fault):
 
     eventually(lambda: (take(), last[-1] == REJECTED)[1], DRAINED_S)
     exam.ok()
-    exam.run(f"penstock fault {fault}")
-    reader.basic_nack(0, multiple=True, requeue=False)
-    yield take
+    yield take, lambda: reader.basic_nack(0, multiple=True, requeue=False)
     exam.run("penstock fault clear")
     exam.ok(take)
     assert slow_letters(exam, take) == []
