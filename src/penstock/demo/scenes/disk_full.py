@@ -15,7 +15,8 @@ from penstock.model.refusal import RefusalKind
 from penstock.server.faults import FaultOrder
 
 PER_SECOND: Final = 2000
-FAILING_WRITES: Final = 20
+FAILING_WRITES: Final = 1_000_000
+"""More than there can be; they end by hand, when somebody has seen what they do."""
 
 
 async def play(scene: Scene) -> None:
@@ -58,6 +59,7 @@ async def _failing_writes(scene: Scene, publisher: EnginePublisher) -> None:
     has_failed = await scene.until(lambda: bool(publisher.refusals), 3)
     claim = "the broker named the log, and that it could not be written to"
     await scene.check_answer(claim, Blame("refusing", "write-failed", "log"))
+    scene.order(FaultOrder("clear"))
     await scene.wait(1.0)
     after_errors = len(publisher.confirmed_numbers)
     is_going_on = await scene.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)

@@ -9,7 +9,7 @@ sync that covers his message returned, and what was refused is not in the log.
 from typing import Final
 
 from penstock.demo.actors import EnginePublisher
-from penstock.demo.scenes.scene import Blame, Scene
+from penstock.demo.scenes.scene import SLOW_DISK, Blame, Scene
 from penstock.model.ids import size_text
 from penstock.model.refusal import RefusalKind
 from penstock.server.faults import FaultOrder
@@ -35,7 +35,7 @@ async def _hold(scene: Scene, patient: EnginePublisher, hasty: EnginePublisher) 
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
     await scene.wait(0.6)
     before = len(patient.confirmed_numbers) + len(hasty.confirmed_numbers)
-    page = await scene.check_answer("the broker blamed the log", Blame("holding", "slow", "log"))
+    page = await scene.check_answer("the broker blamed the log", Blame("holding", SLOW_DISK, "log"))
     await scene.wait(SILENT_SECONDS)
     after = len(patient.confirmed_numbers) + len(hasty.confirmed_numbers)
     scene.check(

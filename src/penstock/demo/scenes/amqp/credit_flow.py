@@ -10,7 +10,7 @@ the end the credit of a hop is changed while messages wait: more of them fit, at
 from typing import Any, Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import Blame, Scene
+from penstock.demo.scenes.scene import SLOW_DISK, Blame, Scene
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 
@@ -75,7 +75,7 @@ async def _slow_queue(scene: Scene, others: AmqpPublisher) -> None:
 
 async def _slow_disk(scene: Scene, orders: AmqpPublisher) -> None:
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
-    named = Blame("holding", "slow", "log")
+    named = Blame("holding", SLOW_DISK, "log")
     page = await scene.check_answer("the broker names the log", named, shows=_is_held)
     held = [stage["name"] for stage in page["stages"] if stage["kind"] == "queue"]
     scene.check(

@@ -10,7 +10,7 @@ goes on by itself, and everything is confirmed that was sent.
 from typing import Any, Final
 
 from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
-from penstock.demo.scenes.scene import Blame, Scene
+from penstock.demo.scenes.scene import SLOW_DISK, Blame, Scene
 from penstock.server.faults import FaultOrder
 
 PENDING_MAX: Final = 200
@@ -52,7 +52,7 @@ async def _stands_still(scene: Scene, eager: AmqpPublisher, careful: AmqpPublish
     await scene.wait(STILL_SECONDS)
     page = await scene.check_answer(
         "the broker blames the disk for it",
-        Blame("holding", "slow", "log"),
+        Blame("holding", SLOW_DISK, "log"),
         shows=lambda page: bool(_held(page)),
     )
     held = _held(page)

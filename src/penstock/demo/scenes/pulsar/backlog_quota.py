@@ -4,7 +4,7 @@ A topic may have 200 kB that its slowest subscription has not acked. Its consume
 ``producer_request_hold`` receipts are withheld from the very message on that is too much, and from
 nobody else: another producer on the same connection goes on, and so does the consumer, once it
 wants to, which is on that connection, too; when it has made room, the receipts come. If it does not
-in time (2 s here, 20 s by default), the producer is closed and keeps what has no receipt; it comes
+in time (5 s here, 20 s by default), the producer is closed and keeps what has no receipt; it comes
 again and hears 7 until there is room. With ``producer_exception`` it hears 8 and gives up what it
 has. With ``consumer_backlog_eviction`` it notices nothing, and the oldest messages go. From outside
 a producer that is held looks like one that hangs: our own client says what it waits for. All others
@@ -20,7 +20,8 @@ from penstock.demo.pulsar_actors import PulsarConsumer, PulsarLink, PulsarProduc
 from penstock.demo.scenes.scene import Blame, Scene
 from penstock.wire.pulsar.frames import ServerError
 
-HOLD_SECONDS: Final = 2.0
+HOLD_SECONDS: Final = 5.0
+"""Long enough to be looked at meanwhile."""
 SETTINGS: Final = {"flow.hold_ms_max": f"{HOLD_SECONDS * 1000:.0f}"}
 QUOTA_BYTES: Final = 200_000
 BODY_BYTES: Final = 1_000

@@ -7,7 +7,7 @@ clock of "busy" stops with the commit, not with a time-out.
 
 from typing import Any, Final
 
-from penstock.demo.scenes.scene import Blame, Scene
+from penstock.demo.scenes.scene import SLOW_DISK, Blame, Scene
 from penstock.server.faults import FaultOrder
 from penstock.wire.rocketmq.codes import RequestCode
 
@@ -25,7 +25,7 @@ async def play(scene: Scene) -> None:
     scene.check("nothing is refused while the disk answers", sender.stored > 0 == sender.refused)
     scene.order(FaultOrder("store-hold", ms=HOLD_MS))
     is_refused = await scene.until(lambda: sender.busy["REJECTREQUEST"] > 0, SECONDS_MAX)
-    named = Blame("refusing", "slow", "log")
+    named = Blame("refusing", SLOW_DISK, "log")
     page = await scene.check_answer(
         "the broker blames the log", named, shows=lambda page: bool(_refused(page).get("busy"))
     )
