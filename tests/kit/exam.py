@@ -13,6 +13,8 @@
 (``FOUND_MS``), asks, and asks once more in the middle; ``ok_again`` asks when all must be well
 (``OK_MS``). What goes on while time passes (who publishes, acks, looks) is ``meanwhile``. An audit
 queue that nobody reads on purpose lies beside all of it.
+
+A test that says ``begins`` has to ask all three times: ``unfinished`` tells who did not.
 """
 
 from __future__ import annotations
@@ -172,6 +174,7 @@ class Exam:
         """All is well until now; from now on it counts how long it takes to be found."""
         self.ok()
         self._began_ms = self.now_ms
+        _unfinished[id(self)] = "nothing was asked while it lasted"
 
     def found(
         self,
@@ -182,10 +185,12 @@ class Exam:
         name: str = "",
         waiting: list[str] | None = None,
         within_ms: int = 0,
+        is_older: bool = False,
     ) -> Any:
         """What is found when it must be found at the latest, and in its middle; the latter.
 
-        ``within_ms`` is for what is only said after a time of its own, as "never acks" is.
+        ``within_ms`` is for what is only said after a time of its own, as "never acks" is;
+        ``is_older`` for what was there before somebody had to wait for it.
         """
         assert self._began_ms is not None, "begins() says when"
         left_ms = self._began_ms + (within_ms or FOUND_MS[severity]) - self.now_ms
@@ -197,6 +202,9 @@ class Exam:
         later = self.now(*expected)
         assert later.id == answer.id
         assert later.since_ms == answer.since_ms, "of the episode"
+        assert later.since_ms is not None
+        assert (later.since_ms < self._began_ms) is is_older, "when it began"
+        _unfinished[id(self)] = "nothing was asked after its end"
         return later
 
     def now(
@@ -224,7 +232,19 @@ class Exam:
     def ok_again(self) -> None:
         """It ended just now: so much later all is well, and stays so."""
         self._began_ms = None
+        _unfinished.pop(id(self), None)
         self.pass_ms(OK_MS)
         self.ok()
         self.pass_ms(MIDDLE_MS)
         self.ok()
+
+
+_unfinished: dict[int, str] = {}
+"""Of exams that began."""
+
+
+def unfinished() -> list[str]:
+    """What was not asked by those that began since the last call."""
+    found = list(_unfinished.values())
+    _unfinished.clear()
+    return found

@@ -168,7 +168,7 @@ def test_what_nobody_read_for_an_hour_is_parked_as_what_nobody_ever_read(exam):
     exam.publish(topic, 3)
     exam.found("behind", "nobody", "sub/orders/billing")
     exam.bench.advance(3_600_000)
-    exam.ok()
+    exam.ok_again()
     parked = [each.culprit.id for each in exam.findings() if each.severity == "parked"]
     assert parked == ["sub/audit/archive", "sub/orders/billing"]
 
@@ -595,7 +595,8 @@ def test_a_busy_host_is_to_blame_when_somebody_waits_and_else_no_answer():
     assert ("parked", "host") in [(each.severity, each.culprit.id) for each in exam.findings()]
     exam.begins()
     exam.meanwhile = appends_slowly(exam, topic, channel)
-    found = exam.found("holding", "busy-host", "host", waiting=[channel.stage.id])
+    waiting = [channel.stage.id]
+    found = exam.found("holding", "busy-host", "host", waiting=waiting, is_older=True)
     assert found.path[-2:] == ("queue/orders/0", "host")
     exam.meanwhile = None
     exam.ok_again()
@@ -717,7 +718,7 @@ def test_a_sync_that_failed_is_final_and_is_said_when_nobody_publishes_any_more(
     exam.bench.publish(channel, topic, b"x")
     exam.bench.turns()
     job = exam.bench.engine.take_sync_job()
-    exam.begins()
+    exam.ok()
     exam.bench.engine.synced(job, OSError("input/output error"))
     since_ms = exam.now("refusing", "sync-failed", "log", waiting=connection_of(channel)).since_ms
     exam.pass_ms(3_600_000)

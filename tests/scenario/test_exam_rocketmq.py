@@ -457,6 +457,7 @@ def test_what_a_client_said_is_old_after_a_while(exam):
     exam.found("behind", "threshold-messages", "client/c1")
     exam.bench.advance(readers.OLD_MS + 1_000)
     exam.now("behind", "stopped-pulling", "client/c1")
+    exam.end()
 
 
 def test_answers_are_bounded(exam, monkeypatch):
@@ -466,3 +467,4 @@ def test_answers_are_bounded(exam, monkeypatch):
     exam.begin()
     exam.pass_ms(8_000)
     assert len(exam.bench.broker.service(GroupReaders)) == 3
+    exam.end()
