@@ -14,8 +14,10 @@ Not here: Spark's interface and the lease's thread (``readers.py``).
 
 import contextlib
 import difflib
+import itertools
 import logging
 import os
+import statistics
 import time
 import uuid
 from collections.abc import Callable
@@ -292,15 +294,20 @@ def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
 # stops: nobody; a slow batch makes the next one smaller. What wakes it: the end of each batch.
 #
 # A batch has two costs: ``fixed_s`` whatever it holds (planning, commits, a trigger interval) and
-# ``row_s`` for each row. A line through two batches of clearly different sizes tells them apart;
-# where it reaches the target are the rows of the next batch, in steps that are bounded.
-# Until there are two sizes all the time counts as the rows'. Rules:
+# ``row_s`` for each row. Batches of clearly different sizes tell them apart; where both together
+# reach the target are the rows of the next batch, in steps that are bounded. Until there are two
+# sizes all the time counts as the rows'. Rules:
 #
 # * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
 # * A batch that was not full says what little there was, not what could be done: it raises nothing,
 #   and lowers only when it took longer than its target.
-# * Batches of about one size are averaged (EWMA), so that one hiccup is no trend; one that is
-#   clearly faster counts at once.
+# * Times are never twice the same, and on a busy machine far from it. All pairs of the batches that
+#   are kept say what rows take, the more the further their sizes are apart; and in doubt it is
+#   little. Who has too many rows is late by what cannot be told from chance, who has too few falls
+#   behind without end.
+# * A batch that takes far longer or shorter than expected may be a hiccup: a short one raises
+#   nothing yet, one far too long lowers at once. Two in a row are a change: what was learned before
+#   is over.
 # * Where the fixed cost is all of the target or more, fewer rows would not help, and the backlog
 #   grow: the rows may always take so long that they are a fifth of the batch.
 # * A limit that stood for a while is tried with another size: the machine may have been busy when
@@ -319,16 +326,21 @@ STEP_MAX: Final = 4.0
 STEP_UP: Final = 2.0
 STEP_MIN: Final = 0.5
 STEP_LATE: Final = 1.5
-"""Up, where the target is passed or the fixed cost is most of it: the line may be chance."""
-WEIGHT: Final = 0.6
-"""Of the last batch in the average of batches of its size."""
+"""Up, where the target is passed or the fixed cost is most of it, and rows may take their time."""
+KEPT: Final = 16
+"""Batches that are remembered."""
+LEVEL: Final = 3
+"""Of them, those that say what a batch takes now."""
+DOUBT: Final = 0.25
+"""Of what the pairs say: the part that says least decides, that which says most warns."""
+OFF: Final = 2.0
+"""Times as long as expected, or the inverse: that is hardly chance, but a hiccup or a change."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
 SHORTEST_S: Final = 1e-6
 """A batch that a coarse clock calls shorter took this long: its rate is divided by."""
 _SAME: Final = 0.75
 """Of the rows of another batch, or the inverse: nearer ones are of the same size."""
-_FASTER: Final = 0.7
 FIXED_ROOM: Final = 1.25
 """Of the fixed cost: so long may a batch take at least."""
 LOOK_AGAIN: Final = 16
@@ -348,10 +360,12 @@ class Admission(msgspec.Struct):
     fixed_s: float = 0.0
     """Seconds a batch takes whatever it holds."""
     batches: int = 0
-    _here: tuple[float, float] = (0.0, 0.0)
-    """Rows and seconds of batches of the present size."""
-    _there: tuple[float, float] = (0.0, 0.0)
-    """Of the size before; no rows = none, or too long ago."""
+    row_s_max: float = 0.0
+    """What a row may take at most, as far as can be seen."""
+    _kept: list[tuple[int, float]] = []
+    """Rows and seconds of the last batches."""
+    _off: float = 1.0
+    """How many times as long as expected the last batch took; 1 = about as long."""
     _age: int = 0
     """Batches since the size changed."""
 
@@ -361,8 +375,8 @@ class Admission(msgspec.Struct):
     @property
     def rate(self) -> float:
         """Rows per second; 0 = not known yet."""
-        rows, took_s = self._here
-        return rows / took_s if took_s else 0.0
+        rows, took_s = self._kept[-1] if self._kept else (0, 1.0)
+        return rows / took_s
 
     @property
     def goal_s(self) -> float:
@@ -379,46 +393,79 @@ class Admission(msgspec.Struct):
             if took_s > FIRST_PATIENCE * self.target_s:
                 self._set(min(rows, self.rows) * STEP_MIN)
             return
+        self._learn(rows, took_s)
+        least = STEP_MIN * rows
         if rows >= _SAME * self.rows:
-            self._learn(rows, took_s)
-            step = STEP_LATE
-            if max(took_s, self.goal_s) <= self.target_s:
-                step = min(STEP_MAX, max(STEP_UP, self.target_s / took_s))
-            self._set(min(max(self._wanted(rows), STEP_MIN * rows), step * rows))
+            self._set(min(max(self._tried(rows), least), self._step(rows, took_s) * rows))
         elif took_s > self.goal_s:
-            self._set(min(self.rows, max(rows * self.goal_s / took_s, STEP_MIN * rows)))
+            self._set(min(self.rows, max(self._wanted(), least)))
+        if self._off > 1 and took_s > OFF * self.goal_s:
+            self._set(min(self.rows, max(rows * self.goal_s / took_s, least)))
 
     def _learn(self, rows: int, took_s: float) -> None:
         """What a row takes, and what it is not the rows that take."""
-        rows_here, took_here = self._here
-        self._age += 1
-        if not _SAME * rows_here <= rows <= rows_here / _SAME:
-            self._there, self._here, self._age = self._here, (rows, took_s), 0
-        elif took_s / rows < _FASTER * took_here / rows_here:
-            self._here = (rows, took_s)
-        else:
-            self._here = (
-                WEIGHT * rows + (1 - WEIGHT) * rows_here,
-                WEIGHT * took_s + (1 - WEIGHT) * took_here,
-            )
-        if self._age > LOOK_AGAIN:
-            self._there = (0.0, 0.0)
-        (at, took), (other, took_then) = self._here, self._there
-        self.row_s = took / at
-        if other:
-            self.row_s = min(max(0.0, (took - took_then) / (at - other)), self.row_s)
-        self.fixed_s = max(0.0, took - self.row_s * at)
+        off = self._times_expected(rows, took_s)
+        if (off > 1 and self._off > 1) or (off < 1 and self._off < 1):
+            del self._kept[:-1]
+            off = 1.0
+        self._off = off
+        before = self._kept[-1][0] if self._kept else 0
+        self._age = self._age + 1 if _SAME * before <= rows <= before / _SAME else 0
+        self._kept = [*self._kept[1 - KEPT :], (rows, took_s)]
+        self._fit()
 
-    def _wanted(self, rows: int) -> float:
-        if self._age > LOOK_AGAIN and rows < self.rows_max:
-            self._age = 0
-            # Fewer rows keep the target; from the least there are only more.
-            return rows * (STEP_MIN if rows * STEP_MIN >= ROWS_MIN else STEP_UP)
+    def _times_expected(self, rows: int, took_s: float) -> float:
+        expected_s = self.fixed_s + self.row_s * rows
+        if not self._kept or took_s < OFF * expected_s < OFF * OFF * took_s:
+            return 1.0
+        return took_s / max(expected_s, SHORTEST_S)
+
+    def _fit(self) -> None:
+        lately = self._kept[-LEVEL:]
+        slopes = sorted(
+            ((took - took_then) / (at - other), abs(at - other))
+            for (at, took), (other, took_then) in itertools.combinations(self._kept, 2)
+            if min(at, other) < _SAME * max(at, other)
+        )
+        # As if they took all of it.
+        row_s = self.row_s_max = statistics.median(took / at for at, took in lately)
+        if slopes:
+            self.row_s_max = min(max(0.0, _weighted(slopes, 1 - DOUBT)), row_s)
+            row_s = min(max(0.0, _weighted(slopes, DOUBT)), row_s)
+        self.row_s = row_s
+        self.fixed_s = max(0.0, statistics.median(took - row_s * at for at, took in lately))
+
+    def _tried(self, rows: int) -> float:
+        if self._age <= LOOK_AGAIN or rows >= self.rows_max:
+            return self._wanted()
+        self._age = 0
+        # Fewer rows keep the target; from the least there are only more.
+        return rows * (STEP_MIN if rows * STEP_MIN >= ROWS_MIN else STEP_UP)
+
+    def _wanted(self) -> float:
         left_s = self.goal_s - self.fixed_s
         return left_s / self.row_s if self.row_s * ROWS_MAX > left_s else ROWS_MAX
 
+    def _step(self, rows: int, took_s: float) -> float:
+        """How many times as many rows the next batch may have."""
+        if self._off < 1:
+            return 1.0  # not before it is sure
+        if max(took_s, self.goal_s) <= self.target_s:
+            return min(STEP_MAX, max(STEP_UP, self.target_s / took_s))
+        return STEP_UP if self.row_s_max * rows <= self.goal_s / 2 else STEP_LATE
+
     def _set(self, rows: float) -> None:
         self.rows = max(1, min(max(int(rows), ROWS_MIN), self.rows_max))
+
+
+def _weighted(slopes: list[tuple[float, int]], share: float) -> float:
+    """The slope below which there is such a share of the weights; they are sorted."""
+    left = share * sum(weight for _, weight in slopes)
+    for slope, weight in slopes:
+        left -= weight
+        if left <= 0:
+            return slope
+    return slopes[-1][0]
 
 
 # ---- beginning ----------------------------------------------------------------------------------

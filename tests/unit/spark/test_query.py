@@ -1,6 +1,7 @@
 """Positions of a streaming query against an upstream of lists."""
 
 import math
+import random
 import statistics
 
 import pytest
@@ -528,6 +529,43 @@ def test_a_small_batch_that_takes_the_target_is_tried_with_more_rows():
         admission.rows = ROWS_MIN
         run(admission, 60, row_s=1e-5, fixed_s=fixed_s)
         assert admission.rows > 50_000
+
+
+def keep_up(seed, *, rows_per_s, fixed_s, sigma, seconds):
+    """A query on a busy machine: its batches last as they like, mostly without regard to rows.
+
+    How many rows waited behind each of them.
+    """
+    chance, admission = random.Random(seed), Admission(3.0)
+    now, waiting, found = 0.0, 300.0, []
+    while now < seconds:
+        rows = int(min(admission.rows, waiting))
+        took = fixed_s * chance.lognormvariate(0, sigma) + rows * 0.0005
+        took += 15 if not admission.batches else 0
+        admission.observe(rows, took)
+        now += took
+        waiting += rows_per_s * took - rows
+        found.append((now, waiting))
+    return found
+
+
+@pytest.mark.parametrize("fixed_s", [1, 3, 4, 6])
+@pytest.mark.parametrize(("rows_per_s", "sigma"), [(20, 0.1), (20, 0.3), (200, 0.1), (200, 0.3)])
+def test_chance_does_not_make_batches_ever_smaller(rows_per_s, fixed_s, sigma):
+    """Each lasts long whatever it holds; a query that takes ever fewer rows is behind for good."""
+    for seed in range(12):
+        options = {"rows_per_s": rows_per_s, "fixed_s": fixed_s, "sigma": sigma}
+        found = keep_up(seed, **options, seconds=300 * fixed_s)
+        lately = statistics.median(waiting for at, waiting in found if at > 200 * fixed_s)
+        assert lately < 2 * rows_per_s * fixed_s, seed
+
+
+def test_rows_that_become_slow_make_the_second_batch_smaller_and_then_all():
+    admission = Admission(3.0)
+    run(admission, 30, row_s=0.0001, fixed_s=0.5, waiting=300)
+    took = run(admission, 6, row_s=0.05, fixed_s=0.5, waiting=600)
+    assert took[1] <= took[0] * 0.55
+    assert all(each < 4 for each in took[4:])
 
 
 def test_a_cost_of_rows_is_not_taken_for_a_fixed_one_by_looking_again():
