@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,7 +58,7 @@ def test_init_writes_a_copy_of_a_shipped_one(place, capsys, kind):
 
 
 def test_a_wheel_has_the_shipped_pipelines(tmp_path):
-    """As hatchling makes one: the packages, without what git ignores."""
+    """As hatchling makes one: the packages, without what git ignores. Below, one that it made."""
     target = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     packages = target["targets"]["wheel"]
     assert packages == {"packages": ["src/penstock", "src/pyspark_penstock"]}
@@ -89,6 +90,32 @@ def test_a_wheel_has_the_shipped_pipelines(tmp_path):
     )
     assert done.stdout.startswith(str(tmp_path / "site"))
     assert "[flow.orders]" in (tmp_path / "pipeline.toml").read_text()
+
+
+@pytest.mark.long
+def test_a_wheel_that_is_built_has_both_packages_and_the_shipped_pipelines(tmp_path):
+    """What builds it is fetched, so with ``--long`` only."""
+    words = ["-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *words], check=True)
+    (wheel,) = tmp_path.glob("penstock_broker-*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    assert {each.name for each in site.iterdir() if "-" not in each.name} == {
+        "penstock",
+        "pyspark_penstock",
+    }
+    where = "import penstock, penstock.cli.main as m; print(penstock.__file__); m.main()"
+    for kind in verb.SHIPPED:
+        done = subprocess.run(
+            [sys.executable, "-c", where, "pipeline", "init", f"{kind}.toml", "--from", kind],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith(str(site))
+        assert (tmp_path / f"{kind}.toml").read_text() == verb.shipped(kind).read_text()
 
 
 @pytest.mark.parametrize(
