@@ -97,6 +97,9 @@ from penstock.settings.load import Settings
 NO_OFFSET: Final = -1
 """Of a publish that was refused before it was stored."""
 
+EDGES_AT_ONCE: Final = 50
+"""Edges of episodes that are told in one go: a millisecond of lines and events."""
+
 
 class Engine:
     """The broker without its sockets: what adapters and the server may ask for.
@@ -756,8 +759,11 @@ class Engine:
         return self._registry.queues.get(QueueId(queue_id))
 
     def take_flow_edges(self) -> list[FlowEdge]:
-        """Episodes that began or ended since the last call, for logs and events."""
-        return self._chain.journal.take_edges()
+        """Episodes that began or ended since the last call, for logs and events.
+
+        Some of very many, the first: each is told by a line, and an alarm makes thousands.
+        """
+        return self._chain.journal.take_edges(EDGES_AT_ONCE)
 
     @property
     def flow_edges_dropped(self) -> int:

@@ -154,6 +154,8 @@ class FlowMapper:
         # Queues that a held channel hands messages to: the diagnosis walks on to them.
         self._named: set[Queue] = set()
         self._keepers: dict[PoolHolder | None, str] = {}
+        # Who has most of the pool, as soon as somebody lacks room: that is a look at everybody.
+        self._most: str | None = None
         # Held connections beyond those, by what they wait for.
         self._groups: dict[tuple[Reason, str], StageView] = {}
         # Connections by id, as soon as somebody wants to know the name of one.
@@ -180,7 +182,7 @@ class FlowMapper:
             for view in stages():
                 self._add(view)
                 yield 2 * VIEW
-        self._add_troubles()
+        yield from self._add_troubles()
         self._map.host = self._chain.run_delay.view()
         for direct in list(self._non_persistent):
             for subscription in list(direct.subscriptions.values()):
@@ -343,12 +345,17 @@ class FlowMapper:
     def _keeper(self, room: PoolHolder | None) -> str:
         """Who fills the in-flight pool: with a publish that arrives, or with those that did."""
         if room not in self._keepers:
+            holder = room.culprit if room is not None else ""
+            self._keepers[room] = holder or self._publisher_with_most()
+        return self._keepers[room]
+
+    def _publisher_with_most(self) -> str:
+        if self._most is None:
             most = max(self._connections, key=lambda each: each.bytes_held, default=None)
             # Half of what there is, at least: else many have a little, and nobody is to blame.
             is_much = most is not None and 2 * most.bytes_held > self._chain.pool.used
-            publisher = most.stage.label if most is not None and is_much else ""
-            self._keepers[room] = (room.culprit if room is not None else "") or publisher
-        return self._keepers[room]
+            self._most = most.stage.label if most is not None and is_much else ""
+        return self._most
 
     def _add_sinks(self) -> None:
         """Sinks of Spark whose puts or commits wait (D19)."""
@@ -476,7 +483,7 @@ class FlowMapper:
             self._names = {each.stage.id: each.name for each in self._connections}
         return replace(consumer, connection_name=self._names.get(consumer.connection, ""))
 
-    def _add_troubles(self) -> None:
+    def _add_troubles(self) -> Iterator[float]:
         now_ms, chain = self._now_ms, self._chain
         self._map.alarms = [
             AlarmView(each.reason, chain.alarms.raised[each.reason], each.since_ms)
@@ -487,6 +494,7 @@ class FlowMapper:
             view = self._trouble(cause, trouble)
             if view is not None:
                 self._map.troubles.append(view)
+            yield VIEW
 
     def _trouble(self, cause: str, trouble: Trouble) -> TroubleView | None:
         culprit, spell = trouble.culprit, trouble.spell

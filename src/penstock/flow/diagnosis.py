@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from penstock.flow.credit import stage_label
-from penstock.flow.delivery import LOOK, delivery_side, readers_of
+from penstock.flow.delivery import JUDGEMENT, LOOK, delivery_side, readers_of
 from penstock.flow.finding import (
     NOTHING,
     SEVERITIES,
@@ -49,18 +49,25 @@ def diagnose(stages: Sequence[StageView]) -> Finding:
     return answer_of(findings_of(stages), stages)
 
 
-def answer_of(findings: Sequence[Finding], stages: Iterable[StageView]) -> Finding:
+def answer_of(findings: Sequence[Finding], stages: Sequence[StageView]) -> Finding:
     """The worst finding, or that all is well, with the stage that is nearest to its limits."""
     for finding in findings:
         if finding.severity != "parked":
             return finding
-    busiest = max(stages, key=lambda each: each.share, default=None)
-    if busiest is None or round(busiest.share * 100) == 0:
+    slowest = max(stages, key=lambda each: each.share, default=None)
+    if slowest is not None and round(slowest.share * 100):
+        return _busiest(slowest, f"held for {percent(slowest.share)} of the last 10 s")
+    # Nobody ever had to wait: then by what goes through it; through the log goes everything.
+    flows = [each for each in stages if each.kind != LOG and round(each.per_s)]
+    if not flows:
         return NOTHING
-    detail = f"The busiest stage is {busiest.label}, {percent(busiest.share)} of the last 10 s."
-    return replace(
-        NOTHING, culprit=busiest.ref, cause="busiest", share=busiest.share, detail=detail
-    )
+    quickest = max(flows, key=lambda each: each.per_s)
+    return _busiest(quickest, f"{round(quickest.per_s):,} messages a second")
+
+
+def _busiest(stage: StageView, how: str) -> Finding:
+    detail = f"The busiest stage is {stage.label}: {how}."
+    return replace(NOTHING, culprit=stage.ref, cause="busiest", share=stage.share, detail=detail)
 
 
 def findings_of(
@@ -96,7 +103,10 @@ def findings_steps(
         for each in held
         if not each.is_felt
     ]
-    troubled = [_trouble(each) for each in troubles]
+    troubled: list[Finding] = []
+    for trouble in troubles:
+        troubled.append(_trouble(trouble))
+        yield JUDGEMENT
     turned = [_with_refused(each, troubled) for each in turned]
     told = {each.id for each in turned}
     troubled = [each for each in troubled if each.id not in told]

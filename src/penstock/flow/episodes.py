@@ -473,11 +473,10 @@ class Journal:
             self.window_ms, self.memory_ms, kind=kind, name=name, stage_id=stage_id, sink=self
         )
 
-    def take_edges(self) -> list[FlowEdge]:
-        """The edges since the last call, oldest first."""
-        taken = list(self._edges)
-        self._edges.clear()
-        return taken
+    def take_edges(self, count_max: int = EDGES_MAX) -> list[FlowEdge]:
+        """The edges since the last call, oldest first; of more than so many the first."""
+        edges = self._edges
+        return [edges.popleft() for _ in range(min(count_max, len(edges)))]
 
     def unfinished(self, now_ms: int) -> Iterator[tuple[str, Reason, int]]:
         """(kind, reason, time held so far) of every open episode of any stage."""

@@ -363,6 +363,8 @@ class RunDelay:
 
 
 TROUBLES_MAX: Final = 256
+"""Places where the same goes wrong at the same time; who comes later is counted. So ten thousand
+publishers of what nobody wants hide no disk that refuses, and the first of them are found."""
 PUBLISHERS_MAX: Final = 16
 """Who is concerned, by name; more are counted."""
 COUNTED_MAX: Final = 1024
@@ -405,12 +407,14 @@ class Trouble:
 class Troubles:
     """What went wrong lately, by what it is and where."""
 
-    __slots__ = ("_found", "dropped")
+    __slots__ = ("_found", "_swept_ms", "dropped")
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Trouble] = {}
+        self._found: dict[str, dict[str, Trouble]] = {}
+        """By cause and id of the culprit."""
+        self._swept_ms = -1
         self.dropped = 0
-        """Places that were forgotten because there were too many."""
+        """Times that a place was not noted because there were too many."""
 
     def note(
         self,
@@ -423,11 +427,15 @@ class Troubles:
         publisher: Culprit | None = None,
         via: Culprit | None = None,
     ) -> None:
-        key = (cause, culprit.id)
-        trouble = self._found.get(key)
+        places = self._found.get(cause)
+        if places is None:
+            places = self._found[cause] = {}
+        trouble = places.get(culprit.id)
         if trouble is None:
-            self._make_room(now_ms)
-            trouble = self._found[key] = Trouble(culprit)
+            if not self._has_room(places, now_ms):
+                self.dropped += 1
+                return
+            trouble = places[culprit.id] = Trouble(culprit)
         if not trouble.spell.is_on(now_ms):
             trouble.begins_anew()
         trouble.text = text
@@ -438,20 +446,26 @@ class Troubles:
 
     def forget(self, cause: str, culprit_id: str) -> None:
         """It is over, before its time."""
-        self._found.pop((cause, culprit_id), None)
+        places = self._found.get(cause)
+        if places is not None:
+            places.pop(culprit_id, None)
 
     def now(self, now_ms: int) -> list[tuple[str, Trouble]]:
         """(cause, trouble) of those that go on."""
         return [
             (cause, trouble)
-            for (cause, _), trouble in self._found.items()
+            for cause, places in self._found.items()
+            for trouble in places.values()
             if trouble.spell.is_on(now_ms)
         ]
 
-    def _make_room(self, now_ms: int) -> None:
-        if len(self._found) < TROUBLES_MAX:
-            return
-        self._found = {key: each for key, each in self._found.items() if each.spell.is_on(now_ms)}
-        if len(self._found) >= TROUBLES_MAX:
-            self._found.pop(next(iter(self._found)))
-            self.dropped += 1
+    def _has_room(self, places: dict[str, Trouble], now_ms: int) -> bool:
+        """Those that are over make room; while all go on, one look in a millisecond is enough."""
+        if len(places) < TROUBLES_MAX:
+            return True
+        if now_ms == self._swept_ms:
+            return False
+        self._swept_ms = now_ms
+        for culprit_id in [at for at, each in places.items() if not each.spell.is_on(now_ms)]:
+            del places[culprit_id]
+        return len(places) < TROUBLES_MAX

@@ -3,7 +3,8 @@
 import pytest
 
 from kit.workbench import Workbench
-from penstock.engine.connection import ConnectionOptions
+from penstock.engine.broker import EDGES_AT_ONCE
+from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.diagnosis import diagnose, findings_of
@@ -347,3 +348,32 @@ def test_of_very_many_that_lie_ready_those_that_were_read_are_looked_at_first(be
     found = bench.engine.flow_map(bench.clock.monotonic_ms(), 0)
     shown = {view.name for view in found.views if view.kind == "subscription"}
     assert shown == {"t6/s", "t9/s", "t8/s"}
+
+
+class NoRoom:
+    """What each connection asks for itself: nobody in particular is in its way."""
+
+    culprit = ""
+
+
+def test_who_has_most_of_the_pool_is_looked_for_once_however_many_lack_room(bench, monkeypatch):
+    looked_at = []
+    held = property(lambda connection: looked_at.append(connection) or 0)
+    connections = [bench.connect() for _ in range(20)]
+    for each in connections:
+        each.wait_for_room(NoRoom())
+    monkeypatch.setattr(Connection, "bytes_held", held)
+    found = bench.engine.flow_map(bench.clock.monotonic_ms())
+    assert found.stages_held == 20
+    assert len(looked_at) <= 3 * 20, "for itself, and once for all"
+
+
+def test_of_thousands_that_an_alarm_holds_some_are_told_at_once_and_all_in_the_end(bench):
+    topic = bench.topic()
+    bench.engine.set_alarm("memory", 1 << 60)
+    for _ in range(2 * EDGES_AT_ONCE):
+        bench.publish(bench.channel(), topic, b"x")
+    bench.turns()
+    told = [bench.engine.take_flow_edges() for _ in range(3)]
+    assert [len(each) for each in told] == [EDGES_AT_ONCE, EDGES_AT_ONCE, 0]
+    assert len({edge.stage_id for edges in told for edge in edges}) == 2 * EDGES_AT_ONCE

@@ -107,6 +107,6 @@ def test_each_table_of_the_past_has_a_bound():
             troubles.note("length-limit", Culprit("t", f"topic/{number}"), 1, 0, publisher=who)
     found = troubles.now(0)
     assert len(found) == progress.TROUBLES_MAX
-    assert troubles.dropped == 50
+    assert troubles.dropped == 50 * 2 * (progress.PUBLISHERS_MAX + 5)
     assert {len(each.publishers) for _, each in found} == {progress.PUBLISHERS_MAX}
     assert {each.publishers_left_out for _, each in found} == {5}

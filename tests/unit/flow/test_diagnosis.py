@@ -56,6 +56,19 @@ def test_the_bottleneck_is_the_first_stage_not_held_after_the_last_that_is(
     assert word in found.sentence
 
 
+def test_when_nobody_waits_the_busiest_stage_is_named_by_what_held_it_lately_or_goes_through_it():
+    log, hot = StageView("log", "log", per_s=900.0), StageView("queue", "hot", per_s=600.4)
+    cold = StageView("queue", "cold", per_s=0.4)
+    found = diagnose([log, hot, cold])
+    assert (found.severity, found.culprit.id, found.cause) == ("ok", "queue hot", "busiest")
+    assert found.detail == "The busiest stage is queue hot: 600 messages a second."
+    found = diagnose([log, hot, replace(cold, share=0.12)])
+    assert found.culprit.id == "queue cold"
+    assert found.detail == "The busiest stage is queue cold: held for 12 % of the last 10 s."
+    found = diagnose([log, cold])
+    assert (found.culprit.id, found.detail) == ("", "")
+
+
 def test_who_waits_all_the_time_since_it_began_is_not_said_to_wait_for_a_part_of_it():
     held = StageView("connection", "c1", "flow", Reason.FLOW, "log main", share=0.03, stalls=1)
     views = [held, StageView("log", "main")]

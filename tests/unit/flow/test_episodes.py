@@ -179,6 +179,16 @@ def test_edges_nobody_takes_are_dropped_and_counted():
     assert journal.edges_dropped == EDGES_MAX
 
 
+def test_of_very_many_edges_some_are_taken_at_once_the_oldest_first():
+    journal = Journal(0, memory_ms=0)
+    episodes = journal.episodes("queue", "q")
+    for at in range(5):
+        episodes.entered(FLOW, "log", at)
+        episodes.left(FLOW, at)
+    assert [edge.at_ms for edge in journal.take_edges(4)] == [0, 0, 1, 1]
+    assert [edge.at_ms for edge in journal.take_edges(100)] == [2, 2, 3, 3, 4, 4]
+
+
 def test_a_smaller_window_and_the_number_of_stalls_in_it():
     share = StallShare(10_000)
     share.add(1_000, 4_000)

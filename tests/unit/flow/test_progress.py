@@ -118,6 +118,19 @@ def test_troubles_are_bounded_and_who_is_concerned_is_counted():
     assert troubles.dropped == 1
 
 
+def test_very_many_places_keep_their_first_and_hide_nothing_else():
+    troubles = Troubles()
+    for now_ms in range(0, 10_000, 1_000):
+        for number in range(TROUBLES_MAX + 100):
+            troubles.note("unroutable", Culprit("c", f"channel/{number}"), 1, now_ms)
+    troubles.note("write-failed", Culprit("log", "log"), 1, 9_000)
+    found = {each.culprit.id: each.spell.since_ms for _, each in troubles.now(9_000)}
+    assert (found["channel/0"], found["log"]) == (0, 9_000)
+    troubles.note("unroutable", Culprit("c", "channel/new"), 1, 9_001 + ENDED_MS)
+    found = {each.culprit.id for _, each in troubles.now(9_001 + ENDED_MS)}
+    assert found == {"channel/new"}, "who is over makes room"
+
+
 # The host.
 
 

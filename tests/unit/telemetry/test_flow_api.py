@@ -199,7 +199,8 @@ def test_of_very_many_stages_every_kind_has_its_part_and_the_busiest_are_in_it(p
     shown = page(*queues, *readers, *few, LOG)["stages"]
     kinds = [each["kind"] for each in shown]
     assert len(shown) == STAGES_MAX
-    assert (kinds[0], kinds.count("connection")) == ("log", 5)
+    assert sorted(kinds[:2]) == ["log", "queue"], "the log, and the busiest, which is named"
+    assert kinds.count("connection") == 5
     assert abs(kinds.count("queue") - kinds.count("subscription")) <= 1
     busiest = [each["per_s"] for each in shown if each["kind"] == "queue"]
     assert busiest[0] == 2_999.0
