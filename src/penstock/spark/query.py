@@ -399,7 +399,7 @@ class Admission(msgspec.Struct):
             self._set(min(max(self._tried(rows), least), self._step(rows, took_s) * rows))
         elif took_s > self.goal_s:
             self._set(min(self.rows, max(self._wanted(), least)))
-        if self._off > 1 and took_s > OFF * self.goal_s:
+        if self._off > 1 and took_s > self.goal_s:
             self._set(min(self.rows, max(rows * self.goal_s / took_s, least)))
 
     def _learn(self, rows: int, took_s: float) -> None:
