@@ -421,6 +421,8 @@ class BrokerRuntime:
         self._faults = faults
         self._machine = Machine()
         self._alarms: set[Reason] = set()
+        self.resources: Final = self._measure()
+        self.probes: Final = self._make_probes()
         self.turns: Final = Turns(
             engine,
             loop,
@@ -428,14 +430,13 @@ class BrokerRuntime:
             Pacing(settings.storage),
             failed=failed,
             before_sync=faults.before_sync if faults is not None else None,
+            after_turn=self.probes.look_after_writes,
         )
         context = PumpContext(engine, self.turns, clock, loop, settings.listeners)
         self.pumps: Final = Pumps(context, protocol_limit(settings.listeners))
         self.http_limit: Final = http_limit(settings.listeners)
         self.lag: Final = LoopLag(loop)
         self._sampling = Sampling(engine.sampler, clock, loop)
-        self.resources: Final = self._measure()
-        self.probes: Final = self._make_probes()
         self.view: Final = BrokerView(
             settings,
             clock,
@@ -502,6 +503,7 @@ class BrokerRuntime:
             self._loop,
             rss_bytes=self._rss_bytes,
             free_bytes=self._free_bytes,
+            written=lambda: self._opened.store.end_position,
             memory_limit=resources.memory_limit,
             disk_limit=resources.disk_limit,
             check_ms=self._settings.flow.alarm_check_ms,

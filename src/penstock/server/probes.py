@@ -2,7 +2,8 @@
 
 Both figures can change faster than a slow look would notice: at 500 MB/s half a second is a quarter
 of a gigabyte. So the nearer a figure is to its limit the sooner the next look comes; far away one
-look costs two system calls and 20 us.
+look costs two system calls and 20 us. What the broker itself writes needs no clock: once half of
+what was free above the limit is written the disk is looked at, however soon that is.
 
 A probe that fails is not a probe that is silent: the engine is told the worst figure, so that a
 disk that cannot even be asked stops publishers (F3).
@@ -17,6 +18,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import resource
 import sys
@@ -45,6 +47,9 @@ within ``NEAR_DISK_BYTES`` of it, whichever is more."""
 
 NEAR_DISK_BYTES: Final = 512 * 1024 * 1024
 NEAR_DIVISOR: Final = 10
+WRITTEN_DIVISOR: Final = 2
+"""The last bytes above a limit are reached in ever smaller steps, so that an alarm comes at most
+one turn's writes too late, and others who write to the same disk have their half."""
 DELAYS_SECONDS: Final = 0.9
 """Between two looks at what threads waited for a CPU: a file for each of them."""
 TRIM_SECONDS: Final = 10.0
@@ -62,6 +67,7 @@ class Probes:
         *,
         rss_bytes: Callable[[], int],
         free_bytes: Callable[[], int],
+        written: Callable[[], int],
         memory_limit: int,
         disk_limit: int,
         check_ms: int,
@@ -69,11 +75,14 @@ class Probes:
         trim: Callable[[], None] | None = None,
         run_delays: Callable[[], dict[int, float]] | None = None,
     ) -> None:
-        """``trim`` gives freed memory back to the system."""
+        """``written``: bytes in the log; ``trim`` gives freed memory back to the system."""
         self._engine = engine
         self._loop = loop
         self._rss_bytes = rss_bytes
         self._free_bytes = free_bytes
+        self._written = written
+        self._written_max = math.inf
+        """From so much on the disk has to be looked at again."""
         self.memory_limit = memory_limit
         self.disk_limit = disk_limit
         self._check_ms = check_ms
@@ -108,9 +117,17 @@ class Probes:
         if self._run_delays is not None and self._loop.time() >= self._delays_at:
             self._delays_at = self._loop.time() + DELAYS_SECONDS
             self._engine.note_run_delay(self._run_delays())
+        # Below the limit only time helps, and whoever gives something back.
+        room = self.disk_free - self.disk_limit
+        self._written_max = math.inf if room < 0 else self._written() + room // WRITTEN_DIVISOR
         self._looked()
         delay_ms = self._check_ms / NEAR_DIVISOR if self.is_near else self._check_ms
         self._timer = self._loop.call_later(delay_ms / 1000, self.look)
+
+    def look_after_writes(self) -> None:
+        """After each turn: look now if it, or those before it, wrote much for what is free."""
+        if self._written() > self._written_max:
+            self.look()
 
     def set_limits(self, memory_limit: int, disk_limit: int) -> None:
         """Other limits from now on: judged with figures that are taken now."""

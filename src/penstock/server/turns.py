@@ -76,6 +76,7 @@ class Turns:
         *,
         failed: Callable[[PenstockError], None],
         before_sync: Callable[[], None] | None = None,
+        after_turn: Callable[[], None] | None = None,
         make_commits: Callable[..., CommitThread] | None = None,
     ) -> None:
         self._engine = engine
@@ -83,6 +84,7 @@ class Turns:
         self._clock = clock
         self.pacing: Final = pacing
         self._failed = failed
+        self._after_turn = after_turn or (lambda: None)
         self._commits = (make_commits or CommitThread)(loop, self._synced, before_sync)
         self._scheduled: list[TurnConnection] = []
         self._is_scheduled = False
@@ -167,6 +169,7 @@ class Turns:
             if not self._is_stopped:  # by a mistake that one of them found
                 self._engine.turn()
                 self._is_scheduled = False
+                self._after_turn()
                 self.pacing.appended(self._engine.appended_messages, self._clock.monotonic_ms())
                 self._after()
                 self.pacing.turn_ended()

@@ -32,6 +32,7 @@ class Scene:
         self.engine = Engine()
         self.rss = 100
         self.free = 100 * GIB
+        self.written = 0
         self.looks = 0
         self.trims = 0
         self.kept = 0
@@ -40,6 +41,7 @@ class Scene:
             loop,
             rss_bytes=lambda: self.rss,
             free_bytes=self.read_free,
+            written=lambda: self.written,
             memory_limit=1000,
             disk_limit=GIB,
             check_ms=500,
@@ -54,6 +56,12 @@ class Scene:
 
     def looked(self):
         self.looks += 1
+
+    def writes(self, size):
+        """A turn."""
+        self.written += size
+        self.free -= size
+        self.probes.look_after_writes()
 
     def trim(self):
         self.trims += 1
@@ -81,6 +89,25 @@ def test_far_from_the_limits_a_look_comes_every_interval(scene, loop):
 def test_near_a_limit_looks_come_ten_times_as_often(scene, loop, rss, free):
     scene.rss, scene.free = rss, free
     scene.probes.start()
+    loop.advance(50)
+    assert scene.looks == 2
+
+
+def test_who_writes_faster_than_looks_come_is_noticed_before_the_disk_is_full(scene, loop):
+    scene.free, size = 2 * GIB, 1 << 20
+    scene.probes.start()
+    while scene.engine.figures[-1][1] >= GIB:
+        scene.writes(size)
+    assert scene.free >= GIB - 2 * size
+    assert scene.looks < 20
+
+
+def test_below_the_limit_writes_bring_no_look_but_time_does(scene, loop):
+    scene.free = GIB - 1
+    scene.probes.start()
+    for _ in range(10):
+        scene.writes(1 << 20)
+    assert scene.looks == 1
     loop.advance(50)
     assert scene.looks == 2
 

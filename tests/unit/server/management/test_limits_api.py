@@ -32,6 +32,7 @@ class Scene:
             Loop(),
             rss_bytes=lambda: GIB,
             free_bytes=lambda: 10 * GIB,
+            written=lambda: 0,
             memory_limit=4 * GIB,
             disk_limit=GIB,
             check_ms=500,
