@@ -316,8 +316,9 @@ def _digest(value: Any) -> str:
 
 
 def _hint(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f"; did you mean {by_lower[close[0]]}?" if close else f"; there are {', '.join(known)}"
 
 
 # ---- values -------------------------------------------------------------------------------------
@@ -428,7 +429,7 @@ def _options(value: Any) -> dict[str, str]:
     by_lower = {name.lower(): name for name in OPTIONS}
     for name in value:
         if name.lower() not in by_lower:
-            raise ValueError(f"there is no option {name!r}{_hint(name, by_lower)}")
+            raise ValueError(f"there is no option {name!r}{_hint(name, OPTIONS)}")
     return {
         by_lower[name.lower()]: str(each).lower() if isinstance(each, bool) else str(each)
         for name, each in value.items()

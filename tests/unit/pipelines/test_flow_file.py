@@ -133,7 +133,7 @@ def test_offsets_by_queue_may_be_given_as_a_table():
         (flow(**{"from": '{ topics = "a", endpoint = "here" }'}), "'here' is no endpoint"),
         (
             flow(**{"from": '{ topics = "a", options = { failOnDatLoss = true } }'}),
-            "there is no option 'failOnDatLoss'; did you mean failondataloss?",
+            "there is no option 'failOnDatLoss'; did you mean failOnDataLoss?",
         ),
         (flow(sql='"x"', python='"a:b"'), "sql and python: a flow has one of them"),
         (flow(map='"enrich"'), "'enrich' is no function; write it like"),
