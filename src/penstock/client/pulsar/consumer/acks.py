@@ -89,15 +89,17 @@ class AckGroup:
         last = message_id.entry
         for entry in [each for each in self._left if each < last]:
             self._forget(entry)
-            self._pieces.pop(entry, None)
         for entry in [each for each in self._entries if each < last]:
             del self._entries[entry]
         if message_id.batch_index >= 0 and message_id.batch_size > 1:
             left = (1 << message_id.batch_size) - (1 << (message_id.batch_index + 1))
             self._left[last] = self._left.get(last, left) & left
             self._sizes[last] = message_id.batch_size
-            if not self._left[last]:
+            if not left:
                 self._forget(last)
+            elif not self._left[last]:
+                # The rest was acked one by one, of which the broker may not know.
+                self._add_entry(last)
 
     def arrived(self, entry: EntryId, size: int, ack_set: Iterable[int]) -> int:
         """A batch came: bits of its messages that are to be handed out."""
@@ -174,7 +176,6 @@ class AckGroup:
 
     def _add_entry(self, entry: EntryId) -> None:
         self._forget(entry)
-        self._pieces.pop(entry, None)
         if len(self._entries) >= PENDING_MAX:
             self.dropped += 1
             return
@@ -183,6 +184,7 @@ class AckGroup:
     def _forget(self, entry: EntryId) -> None:
         self._left.pop(entry, None)
         self._sizes.pop(entry, None)
+        self._pieces.pop(entry, None)
 
 
 def ack_command(

@@ -96,6 +96,26 @@ def test_with_index_acks_a_cumulative_ack_has_the_rest_of_the_batch():
     assert sent(group) == [(CommandAck.Cumulative, [(5, [0b100])])]
 
 
+@pytest.mark.parametrize("has_index_acks", [True, False])
+def test_a_batch_acked_one_by_one_from_behind_and_then_up_to_there_is_acked_whole(has_index_acks):
+    group = AckGroup(has_batch_index_acks=has_index_acks)
+    group.add(of_batch(2))
+    group.add_cumulative(of_batch(1))
+    before = 5 if has_index_acks else 4
+    left = [0b100] if has_index_acks else []
+    assert sent(group) == [
+        (CommandAck.Cumulative, [(before, left)]),
+        (CommandAck.Individual, [(5, [])]),
+    ]
+
+
+def test_a_batch_acked_in_part_and_then_up_to_its_end_is_acked_once():
+    group = AckGroup(has_batch_index_acks=True)
+    group.add(of_batch(0))
+    group.add_cumulative(of_batch(2))
+    assert sent(group) == [(CommandAck.Cumulative, [(5, [])])]
+
+
 def test_after_a_reconnect_only_what_waits_to_be_sent_is_known():
     group = AckGroup(has_batch_index_acks=False)
     group.add(of_batch(0))
@@ -125,6 +145,14 @@ def test_tables_have_bounds(monkeypatch):
     assert len(group._left) == 2
     group.add_entries([(9, n) for n in range(5)])
     assert (len(group), group.dropped) == (2, 3)
+
+
+def test_a_batch_that_is_forgotten_is_not_told_of(monkeypatch):
+    monkeypatch.setattr(acks, "BATCHES_MAX", 2)
+    group = AckGroup(has_batch_index_acks=True)
+    for entry in range(4):
+        group.add(of_batch(0, entry=entry))
+    assert sent(group) == [(CommandAck.Individual, [(2, [0b110]), (3, [0b110])])]
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**63, 2**64, 2**130 - 1])
