@@ -116,6 +116,21 @@ class CallbackSend(Send, kw_only=True):
             _log.exception("send callback failed", extra={"callback": repr(self.on_done)})
 
 
+class FlushMark(Send, kw_only=True):
+    """Nothing to send: it stands in line behind all sends that were made before it."""
+
+    future: asyncio.Future[None]
+    has_room: bool = True
+
+    def done(self, outcome: Outcome) -> None:
+        self.pass_by()
+
+    def pass_by(self) -> None:
+        """Whatever was before it was begun, or has ended."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
 # ---- entries ------------------------------------------------------------------------------------
 
 
@@ -301,6 +316,15 @@ class SendRoom:
                 send.admitted = threading.Event()
             window.wait(send, send.size_bytes, self._clock.monotonic_ms())
             return False
+
+    def line_up(self, mark: FlushMark) -> None:
+        """Begin it behind all who wait; it needs no room, but gets some if it waits for it."""
+        with self._lock:
+            mark.has_room = bool(self._window.waiting)
+            if mark.has_room:
+                self._window.wait(mark, 0, self._clock.monotonic_ms())
+            else:
+                self._begin(mark)
 
     def give(self, messages: int, size_bytes: int) -> None:
         """Sends are over: those who wait for their room are begun."""

@@ -52,6 +52,7 @@ from penstock.client.pulsar.pending import (
     AwaitedSend,
     BlockedSend,
     CallbackSend,
+    FlushMark,
     OnDone,
     Send,
     SendRoom,
@@ -243,6 +244,8 @@ class Producer:
         self._timeout_ms: Final = self._options["send_timeout_ms"]
         self._arrivals: list[Send] = []
         """Of this turn; begun together at its end."""
+        self._marks = 0
+        """Flushes that wait for their place in line."""
         self._callbacks: Final = CallbackThread(
             topic.local, self._call_back, self._thread.loop.call_soon
         )
@@ -314,6 +317,7 @@ class Producer:
     async def _flush(self) -> None:
         """Send what gathers and return when everything sent before has ended, well or not."""
         self._check_open()
+        await self._all_begun()
         await asyncio.gather(*(each.flush() for each in list(self._partitions)))
 
     flush = blocking(_flush)
@@ -452,11 +456,24 @@ class Producer:
             connected = [each for each in self._partitions if each.handler.ready_connection]
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
+                    if len(connected) == len(self._partitions):
+                        await self._all_begun()
                     await asyncio.gather(*(each.flush() for each in connected))
             except TimeoutError:
                 _log.warning("producer closed with messages unconfirmed", extra=self._told())
         finally:
             await self._close_partitions()
+
+    async def _all_begun(self) -> None:
+        """Return when everything sent before was begun, or has ended for want of room."""
+        mark = FlushMark(
+            Content(b""), 0, self._deadline_ms(), future=self._thread.loop.create_future()
+        )
+        self._marks += 1
+        self._room.line_up(mark)
+        if self._room.waiting:
+            self._watch_if_nobody_does()
+        await mark.future
 
     async def _close_partitions(self) -> None:
         for timer in (self._timer, self._check_timer):
@@ -560,6 +577,8 @@ class Producer:
         if not arrivals:
             return
         self._arrivals = []
+        if self._marks:
+            arrivals = self._pass_marks(arrivals)
         partitions = self._partitions
         if self._state is HandlerState.CLOSED:
             for send in arrivals:
@@ -572,6 +591,17 @@ class Producer:
             self._spread(arrivals)
         if self._timer is None:
             self._watch_time()
+
+    def _pass_marks(self, arrivals: Sequence[Send]) -> list[Send]:
+        """Those that are to be sent; whoever flushes goes on when they were."""
+        marks = [each for each in arrivals if isinstance(each, FlushMark)]
+        self._marks -= len(marks)
+        for mark in marks:
+            mark.pass_by()
+        kept = sum([mark.has_room for mark in marks])
+        if kept:
+            self._room.give(kept, 0)
+        return [each for each in arrivals if not isinstance(each, FlushMark)]
 
     def _spread(self, sends: Sequence[Send]) -> None:
         count, now_ms, choose = (
@@ -613,6 +643,7 @@ class Producer:
     def _refuse_waiter(self, send: Send, error: ClientError) -> None:
         """One that had no room, and gets none."""
         send.keeps_room = False
+        self._marks -= isinstance(send, FlushMark)
         send.done(error)
         if send.admitted is not None:
             send.admitted.set()
@@ -625,10 +656,13 @@ class Producer:
         if not self._timeout_ms or self._state is HandlerState.CLOSED:
             return
         deadlines = [each.deadline_ms for each in self._partitions if each.deadline_ms is not None]
-        if not deadlines and not self._room.waiting:
+        since_ms = self._room.waits_since_ms
+        if since_ms is not None:
+            # Slow callbacks may hold all the room while no partition has anything.
+            deadlines.append(since_ms + self._timeout_ms)
+        if not deadlines:
             return
-        now_ms = self._clock.monotonic_ms()
-        wait_ms = max(min(deadlines, default=now_ms + self._timeout_ms) - now_ms, 1)
+        wait_ms = max(min(deadlines) - self._clock.monotonic_ms(), 1)
         self._timer = self._thread.loop.call_later(wait_ms / 1000, self._time_is_up)
 
     def _time_is_up(self) -> None:

@@ -298,6 +298,78 @@ def test_close_flushes_and_tells_its_client(scene):
     assert bench.closed == [bench.producer]
 
 
+@pytest.mark.parametrize("is_closing", [True, False])
+def test_who_flushes_waits_for_those_without_room_too(scene, is_closing):
+    bench = scene(max_pending_messages=2)
+
+    async def main():
+        producer = bench.producer
+        sends = [producer.send_async(b"%d" % number) for number in range(7)]
+        over = asyncio.ensure_future(
+            producer.close_async() if is_closing else producer.flush_async()
+        )
+        while not over.done():
+            await asyncio.to_thread(bench.confirm)
+        await over
+        return await asyncio.gather(*sends)
+
+    assert asyncio.run(main()) == [MessageId(3, number) for number in range(7)]
+    assert bench.producer.statistics().pending_messages == 0
+
+
+def test_a_flush_that_is_given_up_sends_nothing_and_the_next_one_ends(scene):
+    bench = scene(max_pending_messages=1)
+    bench.producer.send_callback(b"a")
+    waiting = in_thread(bench.producer.send_callback, b"b")
+    while not bench.producer.statistics().waiting:
+        pass
+
+    async def give_up():
+        flushing = asyncio.ensure_future(bench.producer._flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+
+    bench.on_loop(lambda: None)
+    client_loop().run(give_up())
+    bench.confirm()
+    waiting.join(WAIT_S)
+    assert bench.sent() == [b"b"]
+    bench.confirm()
+    bench.producer.flush()
+    assert bench.sent() == []
+    assert bench.producer.statistics().pending_messages == 0
+
+
+def test_who_waits_for_slow_callbacks_is_told_when_his_own_time_is_up(scene):
+    bench = scene(max_pending_messages=1, send_timeout_ms=1000)
+    gate = threading.Event()
+    # Its room is free when its callback begins, behind one that lasts.
+    bench.producer.send_callback(b"a", lambda _: gate.wait(WAIT_S))
+    bench.sent()
+    bench.confirm()
+    while bench.producer.statistics().pending_messages:
+        pass
+    bench.producer.send_callback(b"b", print)
+    bench.sent()
+    bench.confirm()
+    first = in_thread(bench.producer.send, b"c")
+    while bench.producer.statistics().waiting < 1:
+        pass
+    bench.clock.advance(800)
+    second = in_thread(bench.producer.send, b"d")
+    while bench.producer.statistics().waiting < 2:
+        pass
+    bench.late(200)
+    first.join(WAIT_S)
+    assert isinstance(first.outcome[0], TimedOut)
+    timer = bench.producer._timer
+    assert timer.when() - client_loop().loop.time() <= 0.8
+    bench.late(800)
+    second.join(WAIT_S)
+    assert isinstance(second.outcome[0], TimedOut)
+    gate.set()
+
+
 def test_send_on_the_clients_own_thread_would_wait_for_itself(scene):
     bench = scene()
 
