@@ -79,6 +79,7 @@ class FakeConnection:
         self.broker = broker
         self.owners: dict[int, Any] = {}
         self.sends: list[SentEntry] = []
+        self.goodbyes: list[int] = []
         self._parser = FrameParser()
 
     def add_producer(self, producer_id: int, owner: Any) -> None:
@@ -100,6 +101,9 @@ class FakeConnection:
         asked.CopyFrom(command.producer)
         self.broker.asked.append(asked)
         return await self.broker.answer(asked, what, on_queued)
+
+    def send(self, command: Any) -> None:
+        self.goodbyes.append(command.close_producer.producer_id)
 
     def close(self, why: str) -> None:
         if self.is_closed:

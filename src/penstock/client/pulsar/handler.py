@@ -129,7 +129,7 @@ class Handler:
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._deadline_ms = self.waiting_since_ms + cluster.options["operation_timeout_ms"]
         self.has_deadline = True
-        """False while the broker lets it wait in line: a producer that wants to be the only one."""
+        """False while it stands in line: a producer that wants to be the only one."""
 
     @property
     def ready_connection(self) -> Connection | None:
@@ -169,9 +169,16 @@ class Handler:
     def closed_by_broker(self) -> None:
         """CLOSE_PRODUCER or CLOSE_CONSUMER: come back, perhaps to another broker."""
         connection = self.connection
-        if connection is not None and self.state is HandlerState.READY:
+        # Also before it is READY: this may come in the same read as the answer.
+        if connection is not None and not self.is_over:
             self._handled.forget(connection)
             self._away("the broker closed it")
+
+    def stand_in_line(self, is_in_line: bool) -> None:
+        """The broker lets it wait for others; afterwards its time for opening begins anew."""
+        self.has_deadline = not is_in_line
+        timeout_ms = self._cluster.options["operation_timeout_ms"]
+        self._deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
 
     def begin_close(self) -> Connection | None:
         """From here on it stays away; the connection it has, to say good-bye on."""

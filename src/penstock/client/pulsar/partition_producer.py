@@ -31,7 +31,7 @@ from penstock.client.pulsar.batching import BatchContainer, Batching, SequenceId
 from penstock.client.pulsar.compression import Compression
 from penstock.client.pulsar.connection import Connection
 from penstock.client.pulsar.encoding import SendEncoder
-from penstock.client.pulsar.errors import ClientError, Refused, StateError
+from penstock.client.pulsar.errors import ClientError, Refused, StateError, TimedOut
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import MessageId
@@ -197,9 +197,14 @@ class PartitionProducer:
             answer = await connection.request(
                 command, request_id, self.handler.what, on_queued=self._queued
             )
+        except TimedOut:
+            # It may succeed yet: a producer that nobody has would keep its name from others.
+            connection.send(self._goodbye())
+            raise
         finally:
-            self.is_in_line = False
-            self.handler.has_deadline = True
+            if self.is_in_line:
+                self.is_in_line = False
+                self.handler.stand_in_line(False)
         said = answer.producer_success
         self.name = self._encoder.name = said.producer_name
         self._encoder.schema_version = said.schema_version
@@ -211,6 +216,9 @@ class PartitionProducer:
             start = self._options.initial_sequence_id
             self._ids.last_sent = said.last_sequence_id if start is None else start
             self.last_sequence_id = said.last_sequence_id
+        if self.handler.connection is not connection:
+            # The broker closed it with the same read.
+            return
         for entry in self.pending:
             connection.write(*entry.pieces)
             self.counters.resent += 1
@@ -319,10 +327,8 @@ class PartitionProducer:
             self._batch_timer.cancel()
             self._batch_timer = None
         if connection is not None:
-            request_id = self._cluster.pool.next_request_id()
-            command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-            command.close_producer.producer_id = self._id
-            command.close_producer.request_id = request_id
+            command = self._goodbye()
+            request_id = command.close_producer.request_id
             try:
                 await connection.request(command, request_id, f"closing {self.handler.what}")
             except ClientError as problem:
@@ -386,9 +392,15 @@ class PartitionProducer:
             asked.initial_subscription_name = options.initial_subscription_name
         return command
 
+    def _goodbye(self) -> BaseCommand:
+        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = self._id
+        command.close_producer.request_id = self._cluster.pool.next_request_id()
+        return command
+
     def _queued(self) -> None:
         self.is_in_line = True
-        self.handler.has_deadline = False
+        self.handler.stand_in_line(True)
 
     def _batch_due(self) -> None:
         self._batch_timer = None

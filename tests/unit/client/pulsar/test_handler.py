@@ -160,6 +160,34 @@ async def test_a_connection_that_breaks_with_the_answer_is_no_success(bench):
 
 
 @scene
+async def test_closed_by_the_broker_before_it_knows_that_it_is_open_it_comes_back(bench):
+    thing = Thing(bench)
+    opened = thing.opened
+
+    async def closed_once(connection):
+        await opened(connection)
+        if thing.opens == 1:
+            thing.handler.closed_by_broker()
+
+    thing.opened = closed_once
+    await thing.handler.open()
+    assert (thing.opens, thing.forgets) == (2, 1)
+    thing.handler.closed()
+
+
+@scene
+async def test_who_stood_in_line_has_the_whole_time_again(bench):
+    thing = Thing(bench)
+    thing.handler.stand_in_line(True)
+    bench.clock.advance(100_000)
+    thing.handler.stand_in_line(False)
+    thing.problems = [Unreachable("b", "away")] * 5
+    await thing.handler.open()
+    assert thing.opens == 6
+    thing.handler.closed()
+
+
+@scene
 async def test_why_says_since_when_and_what_went_wrong(bench):
     thing = Thing(bench)
     assert "not connected yet" in thing.handler.why()

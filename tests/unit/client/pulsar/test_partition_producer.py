@@ -229,6 +229,48 @@ async def test_closed_by_the_broker_it_comes_back_and_sends_again(bench):
 
 
 @scene
+async def test_closed_by_the_broker_with_the_answer_it_sends_nothing_before_it_is_back(bench):
+    producer = await bench.partition()
+    producer.begin(bench.sends(b"a"))
+    bench.cut()
+    answer = bench.broker.answer
+
+    async def answered_and_closed(*asked):
+        found = await answer(*asked)
+        if len(bench.broker.asked) == 2:
+            bench.broker.connection.say(pb.BaseCommand.CLOSE_PRODUCER, request_id=0)
+            assert bench.broker.sends == []
+        return found
+
+    bench.broker.answer = answered_and_closed
+    await until(lambda: producer.handler.ready_connection is not None)
+    assert len(bench.broker.asked) == 3
+    assert [each.payload for each in bench.broker.sends] == [b"a"]
+
+
+@scene
+async def test_an_answer_that_does_not_come_in_time_is_not_wanted_any_more(bench):
+    bench.broker.refusals = [TimedOut("broker:6650", 30_000)]
+    producer = await bench.partition()
+    assert len(bench.broker.asked) == 2
+    assert bench.broker.connection.goodbyes == [0]
+    assert producer.handler.ready_connection is not None
+
+
+@scene
+async def test_who_waits_in_line_when_the_connection_breaks_gets_into_line_again(bench):
+    bench.broker.line = asyncio.get_running_loop().create_future()
+    opening = asyncio.ensure_future(bench.partition(access_mode=AccessMode.WAIT_FOR_EXCLUSIVE))
+    await until(lambda: bench.broker.asked)
+    await asyncio.sleep(0)
+    bench.clock.advance(100_000)
+    line, bench.broker.line = bench.broker.line, None
+    line.set_exception(Unreachable("broker:6650", "broken"))
+    producer = await opening
+    assert producer.handler.ready_connection is not None
+
+
+@scene
 async def test_a_receipt_too_early_makes_everything_go_out_again(bench):
     producer = await bench.partition()
     producer.begin(bench.sends(b"a", b"b"))
