@@ -42,6 +42,7 @@ class FakeTransport:
         self.connection = connection
         self.is_reading = True
         self.is_closed = False
+        self.is_aborted = False
         self._parser = FrameParser()
         self._unread: list[bytes] = []
 
@@ -77,6 +78,9 @@ class FakeTransport:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
 
 
 class FakePulsar:

@@ -214,7 +214,7 @@ class ConnectionPool:
                 await self._connect(connection, host, port)
                 await connection.say_hello(proxied_to)
         except TimeoutError:
-            connection.close("no answer in time")
+            connection.close("no answer in time", is_dead=True)
             raise Unreachable(address, f"no connection within {timeout_ms} ms") from None
         except OSError as problem:
             connection.close(str(problem))
@@ -415,8 +415,11 @@ class Connection(asyncio.Protocol):
         self.write(encode(command))
         await self._hello
 
-    def close(self, why: str) -> None:
-        """Hang up; requests under way fail, and every owner hears of it."""
+    def close(self, why: str, *, is_dead: bool = False) -> None:
+        """Hang up; requests under way fail, and every owner hears of it.
+
+        ``is_dead``: it does not answer, and what it has not taken is not kept for it.
+        """
         if self.is_closed:
             return
         self._flush()
@@ -427,7 +430,10 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         self._watched.clear()
         if self._transport is not None:
-            self._transport.close()
+            if is_dead:
+                self._transport.abort()
+            else:
+                self._transport.close()
         self._out.clear()
         self._out_bytes = 0
         self._frames.close()
@@ -592,7 +598,8 @@ class Connection(asyncio.Protocol):
         if step is None:
             self.close(
                 f"nothing was heard from it for {self._options['keep_alive_interval_ms']} ms"
-                " (keep_alive_interval_ms)"
+                " (keep_alive_interval_ms)",
+                is_dead=True,
             )
             return
         if step:
@@ -682,6 +689,10 @@ def split_address(address: str) -> tuple[str, int]:
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or not host or _NO_HOST.search(host):
         raise InvalidUse(f"address {address!r} is not host:port")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise InvalidUse(f"address {address!r}: {host!r} cannot be the name of a host") from None
     if not 0 < int(port) <= PORT_MAX:
         raise InvalidUse(f"port {port} of address {address!r} is not within 1..{PORT_MAX}")
     return host.strip("[]"), int(port)

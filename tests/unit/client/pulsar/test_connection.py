@@ -46,6 +46,12 @@ def test_a_port_that_cannot_be_is_refused(port):
         addresses_of(f"pulsar://h:{port}")
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+def test_a_name_that_no_host_can_have_is_refused(host):
+    with pytest.raises(InvalidUse, match="cannot be the name of a host"):
+        addresses_of(f"pulsar://{host}:6650")
+
+
 def test_a_topic_in_the_url_is_told_where_it_belongs():
     with pytest.raises(InvalidUse, match="a topic is named when something is opened"):
         addresses_of("pulsar://h:6650/orders")
@@ -93,6 +99,8 @@ async def test_a_silent_broker_is_given_up_and_dialled_again(bench):
     bench.broker.is_silent = True
     await until(lambda: bench.broker.transports[0].is_closed)
     assert bench.broker.all(TYPES.PING)
+    # What it did not take would keep the socket for minutes.
+    assert bench.broker.transports[0].is_aborted
     bench.broker.is_silent = False
     await until(lambda: len(bench.broker.transports) >= 2)
 
