@@ -19,6 +19,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, TypedDict
 
 from penstock.client.options import Option
@@ -201,7 +202,9 @@ class TableView(Mapping[str, Any]):
                 each(key or "", value)
             except Exception:
                 _log.exception("listener failed", extra={"of": str(self)})
-        consumer.acknowledge_cumulative(message)
+        # It may be closed at this moment.
+        with suppress(StateError):
+            consumer.acknowledge_cumulative(message)
 
     def _put(self, key: str, value: Any) -> None:
         if value is None:

@@ -46,6 +46,11 @@ def message(entry, key, value=b"v", topic="t"):
     return ReceivedMessage(topic, MessageId(1, entry), value or b"", said, schema=StringSchema())
 
 
+class ClosedConsumer(FakeConsumer):
+    def acknowledge_cumulative(self, message):
+        raise StateError("it is closed")
+
+
 @pytest.fixture
 def view():
     return TableView("t", 3)
@@ -160,3 +165,8 @@ def test_a_listener_may_look_at_the_whole_table(view):
 def test_one_that_is_not_open_says_so(view):
     with pytest.raises(StateError, match="is not open"):
         view.close()
+
+
+def test_a_message_that_comes_while_it_is_closed_is_taken_quietly(view):
+    view.take(ClosedConsumer(), message(0, "a"))
+    assert dict(view) == {"a": "v"}
