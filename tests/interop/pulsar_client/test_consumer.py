@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import re
 import threading
 
@@ -220,6 +221,22 @@ def test_several_topics_and_a_pattern_with_one_that_comes_later(pulsar):
         assert len(take(consumer, 2)) == 2
         fill(client, names[2], [b"late"])
         assert take(consumer, 1) == [b"late"]
+
+
+def test_a_topic_that_is_deleted_under_a_pattern_stays_deleted(pulsar):
+    client, stem = pulsar.client(), pulsar.name("many")
+    gone, kept = (f"persistent://public/default/{stem}-{number}" for number in range(2))
+    for name in (gone, kept):
+        fill(client, name, [name.encode()])
+    pattern = re.compile(f"public/default/{re.escape(stem)}-.*")
+    with client.subscribe(pattern, "p", pattern_refresh_ms=50, **EARLIEST) as consumer:
+        assert set(take(consumer, 2)) == {gone.encode(), kept.encode()}
+        consumer.flush_acks()
+        pulsar.rest.done("DELETE", f"{gone.replace('://', '/')}?force=true")
+        pulsar.eventually(lambda: consumer.topics == [kept], "it has left")
+        fill(client, kept, [b"more"])
+        assert take(consumer, 1) == [b"more"]
+    assert gone not in json.loads(pulsar.rest.get("persistent/public/default").text)
 
 
 def test_values_of_schemas(pulsar):

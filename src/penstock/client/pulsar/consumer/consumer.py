@@ -46,7 +46,13 @@ from penstock.client.pulsar.consumer.redelivery import (
     retry_letter_topic,
     retry_properties,
 )
-from penstock.client.pulsar.errors import ClientError, InvalidUse, NothingReceived, StateError
+from penstock.client.pulsar.errors import (
+    ClientError,
+    InvalidUse,
+    NothingReceived,
+    Refused,
+    StateError,
+)
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
 from penstock.client.pulsar.options import ConsumerOptions, DeadLetterPolicy, SubscriptionType
@@ -54,6 +60,7 @@ from penstock.client.pulsar.producer import Producer
 from penstock.client.pulsar.schema import Schema
 from penstock.client.pulsar.topics import check_subscription, parse_topic
 from penstock.client.pulsar.why import Waits, Why
+from penstock.wire.pulsar.frames import ServerError
 from penstock.wire.pulsar.names import PulsarName
 
 _log = logging.getLogger(__name__)
@@ -119,7 +126,11 @@ class Consumer:
         self._topics = topics
         self._options = options
         self._subscription = SubscribeTerms(
-            subscription_name, options["consumer_name"] or secrets.token_hex(5), options, schema
+            subscription_name,
+            options["consumer_name"] or secrets.token_hex(5),
+            options,
+            schema,
+            may_create_topics=not isinstance(topics, re.Pattern),
         )
         self._make_producer = make_producer
         self._on_closed = on_closed
@@ -374,10 +385,13 @@ class Consumer:
 
     def _find(self, message: ReceivedMessage | MessageId) -> tuple[MessageId, PartitionConsumer]:
         if isinstance(message, ReceivedMessage):
-            part = message.source
-            if not isinstance(part, PartitionConsumer) or part.topic_name not in self._parts:
-                raise InvalidUse(f"{message} was not received by {self.what}")
-            return message.message_id, part
+            # Not the part that received it: that of a consumer closed since acks nothing.
+            mine = self._parts.get(message.topic)
+            if mine is None:
+                raise InvalidUse(
+                    f"{message} was not received by {self.what}, or its topic is gone since"
+                )
+            return message.message_id, mine
         if not isinstance(message, MessageId):
             raise InvalidUse(_no_message(message))
         parts = list(self._parts.values())
@@ -768,7 +782,12 @@ class Consumer:
 
         try:
             results = await asyncio.gather(*map(opened, parts), return_exceptions=True)
-            problem = next((each for each in results if isinstance(each, BaseException)), None)
+            found = list(zip(parts, results, strict=True))
+            if not self._subscription.may_create_topics:
+                # One may have been deleted since it was listed.
+                found = [each for each in found if not _is_missing(each[1])]
+            parts = [part for part, _ in found]
+            problem = next((each for _, each in found if isinstance(each, BaseException)), None)
             if problem is None and self._is_closed:
                 problem = StateError(f"{self.what} was closed while it was opened")
             if problem is not None:
@@ -863,7 +882,8 @@ class Consumer:
     def inbox_for(self, message: ReceivedMessage) -> MessageInbox:
         """The same for all that must stay in order."""
         if self._subscription.kind is SubscriptionType.KEY_SHARED:
-            token = message.ordering_key or message.key_bytes or b""
+            # As it was sent: what says that it is base64 need not be.
+            token = message.ordering_key or (message.key or "").encode()
         else:
             token = message.topic.encode()
         return self.inboxes[crc32(token) % len(self.inboxes)]
@@ -1012,6 +1032,10 @@ def _weight(why: Why) -> int:
 
 def _no_message(given: object) -> str:
     return f"{given!r} is no message; give what was received, its message_id, or a list of these"
+
+
+def _is_missing(outcome: object) -> bool:
+    return isinstance(outcome, Refused) and outcome.code == ServerError.TopicNotFound
 
 
 def topics_of(given: object) -> Sequence[PulsarName] | re.Pattern[str]:

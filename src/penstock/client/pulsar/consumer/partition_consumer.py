@@ -38,7 +38,7 @@ from penstock.client.pulsar.consumer.redelivery import (
     NegativeAcks,
     UnackedTracker,
 )
-from penstock.client.pulsar.errors import ClientError, Refused, Unreachable
+from penstock.client.pulsar.errors import ClientError, Refused, TimedOut, Unreachable
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import (
@@ -85,6 +85,8 @@ class SubscribeTerms(NamedTuple):
     consumer_name: str
     options: ConsumerOptions
     schema: Schema | None
+    may_create_topics: bool
+    """False for a pattern, which would bring deleted topics back."""
 
     @property
     def kind(self) -> SubscriptionType:
@@ -146,6 +148,7 @@ class PartitionConsumer:
         self.topic_name: Final = str(topic)
         self.partition: Final = topic.partition
         self.consumer_id: Final = cluster.next_consumer_id()
+        self.is_durable = options["is_durable"]
         self.permits: Final = ReceiverPermits(queue_size)
         self.acks: Final = AckGroup(has_batch_index_acks=options["has_batch_index_acks"])
         self.tracker: Final = UnackedTracker(options["ack_timeout_ms"])
@@ -170,6 +173,10 @@ class PartitionConsumer:
         """Acks of the application, True for cumulative ones."""
         self._are_acks_begun = False
         # Of the client's thread.
+        self._unconfirmed: BaseCommand | None = None
+        """The last ACK on this connection, if it was sent without asking for a receipt."""
+        self._receipts: set[asyncio.Task[None]] = set()
+        """ACKs whose receipt is awaited, whoever asked for it; the connection bounds them."""
         self._host = host
         self._cluster = cluster
         self._subscription = subscription
@@ -179,7 +186,8 @@ class PartitionConsumer:
         self._start = options["start_message_id"]
         self._is_start_inclusive = options["is_start_inclusive"]
         self._start_ms = 0  # wall time before which nothing is wanted, after a seek by time
-        self._rollback_s = options["start_rollback_s"]
+        # Wall time to go back to: with every reconnect that is longer ago.
+        self._rollback_to_ms = _rollback_to_ms(options, cluster.clock.wall_ms())
         self._redeliver_epoch = 0
         self._back, self._is_noted_posted, self._unacked_before = 0, False, 0
         # What was taken, acked and sent as letters at the last look at its standstill.
@@ -205,8 +213,13 @@ class PartitionConsumer:
             self._go_on_from(first)
         connection.add_consumer(self.consumer_id, self)
         request_id = self._cluster.pool.next_request_id()
-        await connection.request(self._subscribe(request_id), request_id, self.handler.what)
-        if self.handler.is_over:
+        try:
+            await connection.request(self._subscribe(request_id), request_id, self.handler.what)
+        except TimedOut:
+            # It may succeed yet: a consumer that nobody has would keep others from messages.
+            connection.send(self._goodbye())
+            raise
+        if self.handler.connection is not connection or self.handler.is_over:
             return
         # Of those that succeeded: a first attempt that was refused is no connection.
         is_first = self.handler.epoch < 0
@@ -257,6 +270,7 @@ class PartitionConsumer:
             self.epoch += 1
         # What was not acked then comes again, and is counted again.
         self._unacked_before = self.counters.messages - self.counters.acked
+        self._unconfirmed = None
         self.acks.reconnected()
         self.tracker.clear()
         self.negatives.clear()
@@ -270,10 +284,10 @@ class PartitionConsumer:
         """Not durable: the broker forgot where this one was (B22)."""
         if first is not None:
             self._start, self._is_start_inclusive = first.first_chunk or first, True
-            self._rollback_s = 0
+            self._rollback_to_ms = None
         elif self.last_taken is not None:
             self._start, self._is_start_inclusive = self.last_taken, False
-            self._rollback_s = 0
+            self._rollback_to_ms = None
 
     def _subscribe(self, request_id: int) -> BaseCommand:
         options, subscription = self._options, self._subscription
@@ -288,7 +302,7 @@ class PartitionConsumer:
         it.read_compacted = options["is_read_compacted"]
         it.initialPosition = _POSITIONS[options["initial_position"]]
         it.replicate_subscription_state = options["is_replicated"]
-        it.force_topic_creation = True
+        it.force_topic_creation = subscription.may_create_topics
         if not options["is_durable"]:
             if self._start is not None:
                 start = it.start_message_id
@@ -296,8 +310,9 @@ class PartitionConsumer:
                 start.ledgerId, start.entryId = data.ledgerId, data.entryId
                 if self._start.batch_index >= 0:
                     start.batch_index = self._start.batch_index
-            if self._rollback_s:
-                it.start_message_rollback_duration_sec = self._rollback_s
+            if self._rollback_to_ms is not None:
+                age_ms = max(0, self._cluster.clock.wall_ms() - self._rollback_to_ms)
+                it.start_message_rollback_duration_sec = age_ms // 1000
         for name, value in (options["properties"] or {}).items():
             it.metadata.add(key=name, value=value)
         for name, value in (options["subscription_properties"] or {}).items():
@@ -578,20 +593,43 @@ class PartitionConsumer:
             self._flush(connection)
 
     async def flush_with_receipt(self) -> None:
-        """The same; the broker has it when this returns. Raises ``ClientError``."""
+        """The same; when this returns, the broker has it, and all that was sent before.
+
+        Raises ``ClientError``.
+        """
         self._look_at_acks()
         connection = self.handler.ready_connection
         if connection is None:
             raise Unreachable(self.topic_name, f"acks wait: {self.handler.why()}")
-        answers = []
-        for command in self.acks.flush(self.consumer_id):
-            request_id = self._cluster.pool.next_request_id()
-            command.ack.request_id = request_id
-            answers.append(connection.request(command, request_id, f"ack by {self.handler.what}"))
-        for answer in await asyncio.gather(*answers):
-            said = answer.ack_response
-            if said.HasField("error"):
-                raise Refused(said.error, said.message, f"ack by {self.handler.what}")
+        commands, sent = self.acks.flush(self.consumer_id), self._unconfirmed
+        self._unconfirmed = None
+        if not commands and sent is not None:
+            # Brokers take acks in their order: the last one, said again, answers for all of them.
+            del sent.ack.message_id[:-1]
+            commands = [sent]
+        for command in commands:
+            task = self._loop.create_task(self._receipt_of(connection, command))
+            self._receipts.add(task)
+            task.add_done_callback(self._receipt_ended)
+        # Also of acks that left with another one's.
+        if self._receipts:
+            ended, _ = await asyncio.wait(set(self._receipts))
+            for each in ended:
+                each.result()
+
+    async def _receipt_of(self, connection: Connection, command: BaseCommand) -> None:
+        request_id = self._cluster.pool.next_request_id()
+        command.ack.request_id = request_id
+        what = f"ack by {self.handler.what}"
+        said = (await connection.request(command, request_id, what)).ack_response
+        if said.HasField("error"):
+            raise Refused(said.error, said.message, what)
+
+    def _receipt_ended(self, task: asyncio.Task[None]) -> None:
+        self._receipts.discard(task)
+        if not task.cancelled():
+            # Who waited for it may have gone away.
+            task.exception()
 
     def _look_at_acks(self) -> None:
         if self.tracker.timeout_ms:
@@ -628,6 +666,10 @@ class PartitionConsumer:
                 if not is_cumulative:
                     self.letters.settled(message_id)
         self.counters.acked += end
+        last = self.last_taken
+        if end and said[-1][1] and last is not None and said[-1][0].position >= last.position:
+            # A cumulative ack of all that was handed out: it is one of many.
+            self._unacked_before = self.counters.messages - self.counters.acked - self._queued
 
     def _ack(self, message_id: MessageId, bits: int) -> None:
         """One message, or those of its batch that have a bit."""
@@ -653,6 +695,7 @@ class PartitionConsumer:
         if len(self.acks):
             for command in self.acks.flush(self.consumer_id):
                 connection.send(command)
+                self._unconfirmed = command
 
     # ---- once more -------------------------------------------------------------------------------
 
@@ -774,11 +817,11 @@ class PartitionConsumer:
         it = command.seek
         it.consumer_id, it.request_id = self.consumer_id, request_id
         before = (
-            self._start, self._is_start_inclusive, self._start_ms, self._rollback_s,
+            self._start, self._is_start_inclusive, self._start_ms, self._rollback_to_ms,
             self.last_taken,
         )  # fmt: skip
         epoch = self.epoch
-        self._start_ms, self._rollback_s = 0, 0
+        self._start_ms, self._rollback_to_ms = 0, None
         if isinstance(target, MessageId):
             data = (target.first_chunk or target).to_wire()
             it.message_id.ledgerId, it.message_id.entryId = data.ledgerId, data.entryId
@@ -786,11 +829,11 @@ class PartitionConsumer:
         else:
             it.message_publish_time = target
             self._start, self._start_ms = LATEST, target
-            age_ms = self._cluster.clock.wall_ms() - target
-            self._rollback_s = max(0, age_ms // 1000 + 1)
+            # To a whole second before it: what is too much is not handed out.
+            self._rollback_to_ms = target - 1000
             if self._options["is_durable"]:
                 self._start, self._start_ms = None, 0
-        self.last_taken = None
+        self.last_taken = self._unconfirmed = None
         with self._host.lock:
             # A reconnect must not go on from what was received before.
             gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
@@ -798,14 +841,18 @@ class PartitionConsumer:
             await connection.request(command, request_id, f"seek by {self.handler.what}")
         except Exception:
             (
-                self._start, self._is_start_inclusive, self._start_ms, self._rollback_s,
+                self._start, self._is_start_inclusive, self._start_ms, self._rollback_to_ms,
                 self.last_taken,
             ) = before  # fmt: skip
-            self._hand_over(gone)
+            with self._host.lock:
+                # What came meanwhile is behind it.
+                gone += [each for inbox in self._host.inboxes for each in inbox.clear(self)]
+                self._hand_over(gone)
             raise
         with self._host.lock:
             late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
         self.acks.reset()
+        self._unconfirmed = None
         self.tracker.clear()
         self.negatives.clear()
         if self.epoch == epoch:
@@ -854,7 +901,6 @@ class PartitionConsumer:
         it.consumer_id, it.request_id = self.consumer_id, request_id
         if is_forced:
             it.force = True
-        self._stop_timers()
         await connection.request(command, request_id, f"unsubscribe by {self.handler.what}")
 
     async def close(self) -> None:
@@ -863,16 +909,20 @@ class PartitionConsumer:
         connection = self.handler.begin_close()
         self._stop_timers()
         if connection is not None and not connection.is_closed:
-            request_id = self._cluster.pool.next_request_id()
-            command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
-            it = command.close_consumer
-            it.consumer_id, it.request_id = self.consumer_id, request_id
+            command = self._goodbye()
+            request_id = command.close_consumer.request_id
             try:
                 await connection.request(command, request_id, f"close of {self.handler.what}")
             except ClientError as problem:
                 _log.debug("not said good-bye", extra={"what": self.handler.what, "why": problem})
         self.handler.closed()
         self.permits.disconnected()
+
+    def _goodbye(self) -> BaseCommand:
+        command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self.consumer_id
+        command.close_consumer.request_id = self._cluster.pool.next_request_id()
+        return command
 
     def _connection(self, what: str) -> Connection:
         self.handler.check_usable()
@@ -1009,6 +1059,11 @@ class PartitionConsumer:
 def _letters(options: ConsumerOptions) -> DeadLetterCandidates | None:
     policy = options["dead_letter_policy"]
     return None if policy is None else DeadLetterCandidates(policy)
+
+
+def _rollback_to_ms(options: ConsumerOptions, now_ms: int) -> int | None:
+    seconds = options["start_rollback_s"]
+    return now_ms - seconds * 1000 if seconds else None
 
 
 def _chunks(options: ConsumerOptions) -> Chunks:

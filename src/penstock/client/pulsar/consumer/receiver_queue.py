@@ -139,6 +139,8 @@ class InboxSource(Protocol):
     taken_post_at: int
     """At so many it wants to hear of them."""
     last_taken: MessageId | None
+    is_durable: bool
+    """Whether the broker remembers what was not acked, and sends it on the next connection."""
     is_noting: bool
     """Whether it wants to hear of each message that is taken."""
 
@@ -246,10 +248,11 @@ class MessageInbox:
                     self._futures.remove(waiter)
 
     def put_back(self, message: ReceivedMessage) -> None:
-        """Whoever waited for it is gone; of a lost connection it comes again by itself."""
+        """Whoever waited for it is gone; what the broker sends again by itself is not kept."""
         with self._ready:
             source: InboxSource = message.source
-            if message.epoch != source.epoch or self.closed_why is not None:
+            comes_again = source.is_durable and message.epoch != source.epoch
+            if comes_again or self.closed_why is not None:
                 return
             source.taken -= 1
             while self._futures:

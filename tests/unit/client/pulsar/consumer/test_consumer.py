@@ -302,6 +302,20 @@ async def test_a_pattern_takes_the_topics_that_match_and_new_ones_later(bench):
 
 
 @scene
+async def test_a_pattern_makes_no_topics_and_passes_over_those_that_are_gone(bench):
+    name = "persistent://public/default/"
+    bench.broker.topics = [f"{name}orders-1", f"{name}orders-2"]
+    gone = (ServerError.TopicNotFound, "Topic does not exist")
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [gone]
+    consumer = await bench.subscribe(re.compile("orders-.*"))
+    assert len(consumer.topics) == 1
+    assert [each.force_topic_creation for each in bench.broker.subscribes] == [False, False]
+    bench.broker.refusals[TYPES.SUBSCRIBE] = [gone]
+    with pytest.raises(Refused, match="create the topic"):
+        await bench.subscribe("orders-1")
+
+
+@scene
 async def test_partitions_that_are_added_are_joined(bench):
     name = "persistent://public/default/t"
     bench.broker.partitions[name] = 1
@@ -688,6 +702,35 @@ async def _opened_late(bench):
 
 
 @scene
+async def test_a_subscription_that_takes_too_long_is_not_wanted_any_more(bench):
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    opening = asyncio.ensure_future(bench.subscribe())
+    await until(lambda: bench.broker.waiting)
+    (asked,) = bench.broker.subscribes
+    bench.clock.advance(30_000)
+    bench.broker.transports[-1].connection._request_timed_out(asked.request_id, 30_000)
+    with pytest.raises(TimedOut):
+        await opening
+    await bench.settle()
+    assert [each.consumer_id for each in bench.broker.all(TYPES.CLOSE_CONSUMER)] == [
+        asked.consumer_id
+    ]
+
+
+@scene
+async def test_closed_by_the_broker_with_the_answer_it_subscribes_again(bench):
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    opening = asyncio.ensure_future(bench.subscribe())
+    await until(lambda: bench.broker.waiting)
+    bench.broker.release(TYPES.SUBSCRIBE)
+    number = bench.broker.subscribes[0].consumer_id
+    bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+    consumer = await opening
+    assert (len(bench.broker.subscribes), bench.broker.flows) == (2, [1_000])
+    assert consumer.is_connected
+
+
+@scene
 async def test_subscribe_completes_once_although_it_succeeds_often(bench):
     consumer = await bench.subscribe()
     for count in (2, 3, 4):
@@ -840,6 +883,70 @@ async def test_receipts_are_waited_for_on_demand(bench):
     bench.broker.release(TYPES.ACK)
     await task
     assert bench.broker.all(TYPES.ACK)[0].HasField("request_id")
+
+
+@scene
+async def test_a_receipt_is_of_what_was_sent_before_too(bench):
+    consumer = await bench.subscribe(ack_group_ms=0, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    bench.broker.deliver(b"y")
+    consumer.acknowledge([await consumer.receive_async() for _ in range(2)])
+    await until(lambda: bench.broker.acks == [[(7, 0), (7, 1)]])
+    bench.broker.held.add(TYPES.ACK)
+    flushing = asyncio.ensure_future(consumer.flush_acks_async())
+    await until(lambda: bench.broker.waiting)
+    assert not flushing.done()
+    assert bench.broker.acks[1:] == [[(7, 1)]]
+    bench.broker.release(TYPES.ACK)
+    await flushing
+    await consumer.flush_acks_async()
+    assert len(bench.broker.acks) == 2, "it has a receipt"
+
+
+@scene
+async def test_with_receipts_each_ack_waits_for_its_own_however_it_was_sent(bench):
+    consumer = await bench.subscribe(has_ack_receipts=True, ack_group_ms=0)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    bench.broker.held.add(TYPES.ACK)
+    task = asyncio.ensure_future(consumer.acknowledge_async(message))
+    await until(lambda: any(each[1].ack.HasField("request_id") for each in bench.broker.waiting))
+    assert not task.done()
+    bench.broker.release(TYPES.ACK)
+    await task
+
+
+@scene
+async def test_an_ack_that_leaves_with_another_one_s_waits_for_that_receipt(bench):
+    consumer = await bench.subscribe(has_ack_receipts=True, ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    bench.broker.deliver(b"y")
+    messages = [await consumer.receive_async() for _ in range(2)]
+    bench.broker.held.add(TYPES.ACK)
+    tasks = [asyncio.ensure_future(consumer.acknowledge_async(each)) for each in messages]
+    await until(lambda: bench.broker.waiting)
+    await bench.settle()
+    assert [each.done() for each in tasks] == [False, False]
+    bench.broker.refusals[TYPES.ACK] = [(ServerError.MetadataError, "no")] * 2
+    bench.broker.release(TYPES.ACK)
+    for task in tasks:
+        with pytest.raises(Refused, match="ack by"):
+            await task
+
+
+@scene
+async def test_what_was_acked_before_a_seek_is_not_acked_again_behind_it(bench):
+    consumer = await bench.subscribe(ack_group_ms=0, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    consumer.acknowledge(await consumer.receive_async())
+    await until(lambda: bench.broker.acks)
+    await consumer.seek_async(MessageId.earliest)
+    await consumer.flush_acks_async()
+    assert len(bench.broker.acks) == 1
 
 
 @scene
@@ -1134,6 +1241,38 @@ async def test_a_seek_that_is_refused_changes_nothing(bench):
 
 
 @scene
+async def test_a_seek_that_is_refused_puts_back_what_was_there_before_what_came_meanwhile(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    await bench.settle()
+    bench.broker.held.add(TYPES.SEEK)
+    seeking = asyncio.ensure_future(consumer.seek_async(MessageId.latest))
+    await until(lambda: bench.broker.waiting)
+    bench.broker.deliver(b"y")
+    await bench.settle()
+    bench.broker.refusals[TYPES.SEEK] = [(ServerError.MetadataError, "no")]
+    bench.broker.release(TYPES.SEEK)
+    with pytest.raises(Refused):
+        await seeking
+    assert await bench.receive(consumer, 2) == [b"x", b"y"]
+
+
+@scene
+async def test_one_that_goes_back_in_time_goes_back_to_that_time_however_late_it_reconnects(bench):
+    options = {"is_durable": False, "start_message_id": MessageId.latest}
+    consumer = await bench.subscribe(start_rollback_s=60, **options)
+    moved = await bench.subscribe(**options)
+    await moved.seek_async(bench.clock.wall_ms() - 10_000)
+    bench.clock.advance(100_000)
+    bench.broker.cut()
+    await until(lambda: consumer.is_connected and moved.is_connected)
+    said = [each.start_message_rollback_duration_sec for each in bench.broker.subscribes]
+    assert said[:2] == [60, 0]
+    assert sorted(said[2:]) == [111, 160]
+
+
+@scene
 async def test_a_seek_to_a_time_says_the_time(bench):
     consumer = await bench.subscribe()
     await consumer.seek_async(1_234)
@@ -1154,6 +1293,21 @@ async def test_unsubscribe_ends_the_consumer(bench):
     with pytest.raises(StateError, match="closed"):
         await consumer.receive_async()
     assert consumer.why().reason is Waits.CLOSED
+
+
+@scene
+async def test_a_consumer_that_may_not_unsubscribe_goes_on_as_before(bench):
+    consumer = await bench.subscribe(ack_group_ms=5, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    bench.broker.deliver(b"y")
+    consumer.acknowledge(await consumer.receive_async())
+    await bench.settle()
+    bench.broker.refusals[TYPES.UNSUBSCRIBE] = [(ServerError.MetadataError, "others have it")]
+    with pytest.raises(Refused, match="others have it"):
+        await consumer.unsubscribe_async()
+    consumer.acknowledge(await consumer.receive_async())
+    await until(lambda: sum(map(len, bench.broker.acks)) == 2)
 
 
 @scene
@@ -1220,6 +1374,21 @@ async def test_threads_of_a_listener_keep_the_order_of_a_key(bench):
     assert all(each == sorted(each) for each in got.values())
     assert all(len(each) == 1 for each in hands.values())
     assert len(set().union(*hands.values())) > 1
+
+
+@scene
+async def test_a_key_that_only_says_that_it_is_base64_goes_to_a_thread_of_its_own(bench):
+    heard = []
+    await bench.subscribe(
+        listener=lambda consumer, message: heard.append(message.key),
+        listener_threads=2,
+        **KEY_SHARED,
+    )
+    await bench.settle()
+    said = PulsarMessage(b"x", key="a")
+    bench.broker.deliver(tail=single_tail(said, partition_key_b64_encoded=True))
+    await until(lambda: heard == ["a"])
+    assert len(bench.broker.transports) == 1
 
 
 @scene
@@ -1524,6 +1693,20 @@ async def test_consumers_of_which_nothing_is_to_be_said_are_not_looked_at(bench)
 
 
 @scene
+async def test_one_that_acks_everything_at_once_now_and_then_is_not_looked_at(bench):
+    bench.broker.version = "Penstock 1"
+    consumer = await bench.subscribe(ack_group_ms=0)
+    await bench.settle()
+    for body in numbers(3):
+        bench.broker.deliver(body)
+    messages = [await consumer.receive_async() for _ in range(3)]
+    consumer.acknowledge_cumulative(messages[-1])
+    await until(lambda: bench.broker.acks)
+    assert await bench.look(4) == []
+    assert not bench.broker.transports[-1].connection._watched
+
+
+@scene
 async def test_what_the_broker_may_wait_for_is_counted_by_connection(bench):
     consumer = await bench.subscribe(**SHARED)
     for connection in (1, 2):
@@ -1640,6 +1823,18 @@ async def test_a_message_of_another_consumer_is_not_acked_here(bench):
     message = await other.receive_async()
     with pytest.raises(InvalidUse, match="not received by"):
         mine.acknowledge(message)
+
+
+@scene
+async def test_a_message_that_a_closed_consumer_received_is_acked_by_the_next_one(bench):
+    first = await bench.subscribe(ack_group_ms=0)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await first.receive_async()
+    await first.close_async()
+    second = await bench.subscribe(ack_group_ms=0)
+    second.acknowledge(message)
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
 
 
 @scene

@@ -20,6 +20,7 @@ class Part:
         self.taken = 0
         self.taken_post_at = post_at
         self.last_taken = None
+        self.is_durable = True
         self.is_noting = False
         self.posts = 0
         self.notes = []
@@ -175,6 +176,20 @@ async def test_a_message_for_who_went_away_is_put_back_first(bench):
         await waiting
     assert [inbox.take().message_id.entry_id for _ in range(2)] == [0, 1]
     assert part.taken == 2
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_message_of_a_lost_connection_is_put_back_where_it_does_not_come_again(is_durable):
+    inbox, part = MessageInbox(1_000), Part()
+    part.is_durable = is_durable
+    inbox.put([message(0, part)])
+    given_up = inbox.take()
+    part.epoch, part.taken = 1, 0
+    inbox.put([message(1, part, epoch=1)])
+    inbox.put_back(given_up)
+    found = [each.message_id.entry_id for each in inbox.take_many(2, 1_000, 0)]
+    assert found == ([1] if is_durable else [0, 1])
+    assert part.taken == 1
 
 
 @scene
