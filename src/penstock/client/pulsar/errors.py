@@ -70,7 +70,10 @@ _ADVICE: Final = {
     ServerError.ProducerBusy: "use another name, or close the one that has it",
     ServerError.IncompatibleSchema: "use a schema compatible with the topic's",
     ServerError.ConsumerAssignError: "choose ranges that no other consumer has",
-    ServerError.ProducerFenced: "another producer has taken over; make a new one",
+    ServerError.ProducerFenced: (
+        "another producer has the topic or has taken it over; close that one, or use another"
+        " access_mode"
+    ),
 }
 
 
@@ -103,7 +106,8 @@ class Refused(ClientError):
             self.code, name = code, f"code {code}"
         advice = _ADVICE.get(ServerError(self.code)) if isinstance(self.code, ServerError) else None
         hint = f"; {advice}" if advice else ""
-        super().__init__(f"{what} was refused with {name}: {text or 'no reason given'}{hint}")
+        said = text.removesuffix(".") or "no reason given"
+        super().__init__(f"{what} was refused with {name}: {said}{hint}")
         self.text = text
 
 

@@ -19,6 +19,11 @@ from penstock.wire.pulsar.frames import ServerError
     ("error", "words"),
     [
         (Refused(5, "taken", "consumer c"), ["consumer c", "ConsumerBusy (5)", "taken", "close"]),
+        (Refused(5, "It is taken.", "consumer c"), ["It is taken; close"]),
+        (
+            Refused(25, "Topic has producers", "producer p"),
+            ["Topic has producers; another", "access"],
+        ),
         (Refused(99, "", "x"), ["code 99", "no reason"]),
         (NothingReceived("consumer c", 5, "it waits"), ["consumer c", "5 ms", "it waits"]),
         (NotPulsar("h:1", "AMQP"), ["h:1", "AMQP"]),

@@ -901,7 +901,14 @@ class PartitionConsumer:
         it.consumer_id, it.request_id = self.consumer_id, request_id
         if is_forced:
             it.force = True
-        await connection.request(command, request_id, f"unsubscribe by {self.handler.what}")
+        what = f"unsubscribe by {self.handler.what}"
+        try:
+            await connection.request(command, request_id, what)
+        except Refused as problem:
+            if is_forced:
+                raise
+            hint = "close its other consumers first, or use unsubscribe(force=True)"
+            raise Refused(problem.code, f"{problem.text}; {hint}", what) from None
 
     async def close(self) -> None:
         """The last acks, then CLOSE_CONSUMER; a broker that is away hears neither."""
