@@ -263,7 +263,7 @@ class WholeLife:
         self.sent = 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 20),
     st.sampled_from([SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED]),

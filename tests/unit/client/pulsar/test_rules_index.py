@@ -112,6 +112,7 @@ RULES = {
     "B84": [
         P + "test_granted_less_delivered_never_exceeds_the_queue",
         P + "test_an_application_that_receives_is_never_starved",
+        P + "test_whatever_gives_permits_back_a_consumer_neither_loses_nor_makes_any",
     ],
 }
 
