@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -78,6 +79,10 @@ DRAINING_CHANNELS_MAX: Final = 1000
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
+WOKEN_AT_ONCE: Final = 250
+"""Channels that one turn wakes when an alarm is over: with thousands it would last a tenth of a
+second."""
+
 BUSY_STEPS_MIN = 100
 """Steps of one channel in one turn from which on it counts whom it waits for then."""
 
@@ -114,6 +119,8 @@ class PublishPipeline:
         waited as long as they may. With thousands of them that look would be the turn."""
         self._rest_reason: Reason | None = None
         self._rest_ends: Deadlines[Channel] = Deadlines()
+        self._is_waking = False
+        """The alarm for which they rest is over: each turn wakes some."""
 
     # Arrival.
 
@@ -254,16 +261,20 @@ class PublishPipeline:
         self._rest_ends.disarm(channel)
 
     def _wake_rested(self, reason: Reason | None) -> None:
-        """All when it is another alarm or none, else those that waited as long as they may.
+        """Those that waited as long as they may; all for another alarm, some when it is over.
 
         That its figure changed is nothing to them: what is refused is told the figure of then.
         """
         if reason is not self._rest_reason:
             # They came before those that were not looked at yet.
-            self.channels = {**self._resting, **self.channels}
-            self._resting.clear()
-            self._rest_ends.clear()
+            count = WOKEN_AT_ONCE if reason is None else len(self._resting)
+            woken = dict.fromkeys(islice(self._resting, count))
+            for channel in woken:
+                self._rested(channel)
+            self.channels = {**woken, **self.channels}
+            self._is_waking = True
             return
+        self._is_waking = False
         for channel in self._rest_ends.take_due(self.chain.clock.monotonic_ms()):
             self._wake(channel)
 
@@ -534,6 +545,8 @@ class PublishPipeline:
         One that is held could when something was handed out, dropped or refused after it had its
         turn: there may be room now.
         """
+        if self._is_waking and self._resting:
+            return True
         for channel in self.channels:
             if self._can_run(channel) or (has_drained and channel.hold is not None):
                 return True

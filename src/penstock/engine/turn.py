@@ -340,7 +340,9 @@ class TurnRunner:
             return True
         if commits.failure is not None:
             return False
-        is_channel_free = pipeline.channels and pipeline.can_move(has_drained=self._has_drained)
+        is_channel_free = pipeline.has_publishes and pipeline.can_move(
+            has_drained=self._has_drained
+        )
         if (
             is_channel_free
             or (self._request_queue.is_used and self._request_queue.can_move)

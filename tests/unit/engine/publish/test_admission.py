@@ -5,6 +5,7 @@ from types import NoneType
 import pytest
 
 from kit.workbench import Workbench
+from penstock.engine import publish
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.publish import PublishPipeline
@@ -199,6 +200,42 @@ def test_an_alarm_holds_connections_that_publish_and_no_others(bench):
     bench.settle()
     assert bench.outlet.confirmed_tokens == [0, 1]
     assert channel.connection.gate.is_open
+
+
+def test_when_an_alarm_is_over_each_turn_wakes_some_of_those_it_held(bench, monkeypatch):
+    monkeypatch.setattr(publish, "WOKEN_AT_ONCE", 10)
+    topic, channels = held_by_an_alarm(bench, 35)
+    late = bench.channel()
+    bench.engine.set_alarm("disk", 1 << 50)
+    stored = []
+    for number in range(4):
+        if number == 2:
+            bench.publish(late, topic, b"meanwhile")
+        bench.engine.turn()
+        stored.append(bench.engine.appended_messages)
+        assert bench.engine.needs_turn is (number < 3)
+    assert stored == [10, 20, 31, 36]
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 36
+    assert all(each.connection.gate.is_open for each in channels)
+
+
+def test_who_was_not_woken_yet_when_the_alarm_comes_again_is_held_on(bench, monkeypatch):
+    monkeypatch.setattr(publish, "WOKEN_AT_ONCE", 10)
+    _, channels = held_by_an_alarm(bench, 35)
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.engine.turn()
+    bench.engine.set_alarm("disk", 0)
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 10
+    bench.engine.set_alarm("memory", 1 << 60)
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert [list(each.connection.gate.reasons) for each in channels[10:]] == [[Reason.MEMORY]] * 25
+    bench.engine.set_alarm("memory", 0)
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 35
+    assert not bench.engine.needs_turn
 
 
 def test_an_alarm_concerns_a_connection_from_its_first_publish_on(bench):
