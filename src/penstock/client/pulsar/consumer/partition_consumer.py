@@ -130,6 +130,51 @@ class Counters:
         self.reconnects = 0
 
 
+class AckReceipts:
+    """Receipts of one consumer's acks, asked for on demand; its connection bounds them."""
+
+    def __init__(self, cluster: Cluster, what: str) -> None:
+        self.unconfirmed: BaseCommand | None = None
+        """The last ACK on this connection, if it was sent without asking for a receipt."""
+        self._cluster = cluster
+        self._what = what
+        self._awaited: set[asyncio.Task[None]] = set()
+
+    def forget(self) -> None:
+        """Another connection, or another place: what was acked before is not said again."""
+        self.unconfirmed = None
+
+    async def of(self, connection: Connection, commands: list[BaseCommand]) -> None:
+        """Send these; return when the broker has them and all that was sent before."""
+        sent, self.unconfirmed = self.unconfirmed, None
+        if not commands and sent is not None:
+            # Brokers take acks in their order: the last one, said again, answers for all of them.
+            del sent.ack.message_id[:-1]
+            commands = [sent]
+        for command in commands:
+            task = asyncio.get_running_loop().create_task(self._request(connection, command))
+            self._awaited.add(task)
+            task.add_done_callback(self._ended)
+        # Also of acks that left with another one's.
+        if self._awaited:
+            ended, _ = await asyncio.wait(set(self._awaited))
+            for each in ended:
+                each.result()
+
+    async def _request(self, connection: Connection, command: BaseCommand) -> None:
+        request_id = self._cluster.pool.next_request_id()
+        command.ack.request_id = request_id
+        said = (await connection.request(command, request_id, self._what)).ack_response
+        if said.HasField("error"):
+            raise Refused(said.error, said.message, self._what)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._awaited.discard(task)
+        if not task.cancelled():
+            # Who waited for it may have gone away.
+            task.exception()
+
+
 class PartitionConsumer:
     """One SUBSCRIBE at one broker; a ``Handled`` of its ``Handler``, an ``InboxSource``."""
 
@@ -148,7 +193,6 @@ class PartitionConsumer:
         self.topic_name: Final = str(topic)
         self.partition: Final = topic.partition
         self.consumer_id: Final = cluster.next_consumer_id()
-        self.is_durable = options["is_durable"]
         self.permits: Final = ReceiverPermits(queue_size)
         self.acks: Final = AckGroup(has_batch_index_acks=options["has_batch_index_acks"])
         self.tracker: Final = UnackedTracker(options["ack_timeout_ms"])
@@ -173,10 +217,6 @@ class PartitionConsumer:
         """Acks of the application, True for cumulative ones."""
         self._are_acks_begun = False
         # Of the client's thread.
-        self._unconfirmed: BaseCommand | None = None
-        """The last ACK on this connection, if it was sent without asking for a receipt."""
-        self._receipts: set[asyncio.Task[None]] = set()
-        """ACKs whose receipt is awaited, whoever asked for it; the connection bounds them."""
         self._host = host
         self._cluster = cluster
         self._subscription = subscription
@@ -186,7 +226,6 @@ class PartitionConsumer:
         self._start = options["start_message_id"]
         self._is_start_inclusive = options["is_start_inclusive"]
         self._start_ms = 0  # wall time before which nothing is wanted, after a seek by time
-        # Wall time to go back to: with every reconnect that is longer ago.
         self._rollback_to_ms = _rollback_to_ms(options, cluster.clock.wall_ms())
         self._redeliver_epoch = 0
         self._back, self._is_noted_posted, self._unacked_before = 0, False, 0
@@ -197,6 +236,7 @@ class PartitionConsumer:
         self._thread: Final = client_loop()
         what = f"consumer of subscription {subscription.name!r} of topic {self.topic_name}"
         self.handler: Final = Handler(self, cluster, topic, what)
+        self._receipts: Final = AckReceipts(cluster, f"ack by {what}")
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     # ---- connecting ------------------------------------------------------------------------------
@@ -270,7 +310,7 @@ class PartitionConsumer:
             self.epoch += 1
         # What was not acked then comes again, and is counted again.
         self._unacked_before = self.counters.messages - self.counters.acked
-        self._unconfirmed = None
+        self._receipts.forget()
         self.acks.reconnected()
         self.tracker.clear()
         self.negatives.clear()
@@ -327,6 +367,10 @@ class PartitionConsumer:
         return command
 
     # ---- what comes ------------------------------------------------------------------------------
+
+    @property
+    def is_durable(self) -> bool:
+        return self._options["is_durable"]
 
     @property
     def holds_reading(self) -> bool:
@@ -601,35 +645,7 @@ class PartitionConsumer:
         connection = self.handler.ready_connection
         if connection is None:
             raise Unreachable(self.topic_name, f"acks wait: {self.handler.why()}")
-        commands, sent = self.acks.flush(self.consumer_id), self._unconfirmed
-        self._unconfirmed = None
-        if not commands and sent is not None:
-            # Brokers take acks in their order: the last one, said again, answers for all of them.
-            del sent.ack.message_id[:-1]
-            commands = [sent]
-        for command in commands:
-            task = self._loop.create_task(self._receipt_of(connection, command))
-            self._receipts.add(task)
-            task.add_done_callback(self._receipt_ended)
-        # Also of acks that left with another one's.
-        if self._receipts:
-            ended, _ = await asyncio.wait(set(self._receipts))
-            for each in ended:
-                each.result()
-
-    async def _receipt_of(self, connection: Connection, command: BaseCommand) -> None:
-        request_id = self._cluster.pool.next_request_id()
-        command.ack.request_id = request_id
-        what = f"ack by {self.handler.what}"
-        said = (await connection.request(command, request_id, what)).ack_response
-        if said.HasField("error"):
-            raise Refused(said.error, said.message, what)
-
-    def _receipt_ended(self, task: asyncio.Task[None]) -> None:
-        self._receipts.discard(task)
-        if not task.cancelled():
-            # Who waited for it may have gone away.
-            task.exception()
+        await self._receipts.of(connection, self.acks.flush(self.consumer_id))
 
     def _look_at_acks(self) -> None:
         if self.tracker.timeout_ms:
@@ -695,7 +711,7 @@ class PartitionConsumer:
         if len(self.acks):
             for command in self.acks.flush(self.consumer_id):
                 connection.send(command)
-                self._unconfirmed = command
+                self._receipts.unconfirmed = command
 
     # ---- once more -------------------------------------------------------------------------------
 
@@ -833,7 +849,8 @@ class PartitionConsumer:
             self._rollback_to_ms = target - 1000
             if self._options["is_durable"]:
                 self._start, self._start_ms = None, 0
-        self.last_taken = self._unconfirmed = None
+        self.last_taken = None
+        self._receipts.forget()
         with self._host.lock:
             # A reconnect must not go on from what was received before.
             gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
@@ -852,7 +869,7 @@ class PartitionConsumer:
         with self._host.lock:
             late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
         self.acks.reset()
-        self._unconfirmed = None
+        self._receipts.forget()
         self.tracker.clear()
         self.negatives.clear()
         if self.epoch == epoch:
@@ -1069,6 +1086,7 @@ def _letters(options: ConsumerOptions) -> DeadLetterCandidates | None:
 
 
 def _rollback_to_ms(options: ConsumerOptions, now_ms: int) -> int | None:
+    # A wall time: with every reconnect it is longer ago.
     seconds = options["start_rollback_s"]
     return now_ms - seconds * 1000 if seconds else None
 

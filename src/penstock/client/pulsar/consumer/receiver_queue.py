@@ -139,10 +139,13 @@ class InboxSource(Protocol):
     taken_post_at: int
     """At so many it wants to hear of them."""
     last_taken: MessageId | None
-    is_durable: bool
-    """Whether the broker remembers what was not acked, and sends it on the next connection."""
     is_noting: bool
     """Whether it wants to hear of each message that is taken."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the broker sends again on the next connection what was not acked."""
+        ...
 
     def post_taken(self) -> None:
         """From any thread: it is time to look at what was taken."""
