@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from kit.dying import die_at, may_die
-from penstock.spark.session import local_session
+from penstock.spark.session import local_session, register_source
 from penstock.spark.sink import PenstockStreamWriter, StagedPut
 from penstock.spark.source import PenstockSource
 
@@ -69,6 +69,9 @@ def main() -> None:
     )
     if given.zip:
         spark.sparkContext.addPyFile(given.zip)
+        if given.to:
+            # Else Spark finds it by itself.
+            register_source(spark)
     rows = (
         spark.readStream.format("penstock")
         .schema(SCHEMA)

@@ -57,7 +57,7 @@ def local_session(
     """A session in this process, or the one there already is.
 
     ``settings`` are Spark's own and win over ours; None leaves one to Spark. Without ``directory``
-    a temporary one is made.
+    a temporary one is made. On a cluster call ``register_source`` once executors have their zip.
     """
     place = directory or Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     place.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,8 @@ def local_session(
             builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level.upper())
-    register_source(session)
+    if str(session.sparkContext.master).startswith("local"):
+        register_source(session)
     return session
 
 
@@ -82,6 +83,8 @@ def register_source(spark: SparkSession, source: type[DataSource] = PenstockSour
     Spark (4.3) takes for that is no map for two threads. Now and then an entry was counted twice;
     from then on no task with that source could be serialised, until the JVM was started anew
     ("Illegal size 5 of collection, expected 6").
+
+    Executors find the source in files that were there by then: ``addPyFile`` comes first.
     """
     context: Any = spark.sparkContext
     kept = context.pythonExec, context.environment

@@ -3,6 +3,9 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 import penstock
 from penstock.spark import session
@@ -44,3 +47,28 @@ def test_an_installed_penstock_is_not_put_before_pythons_own_modules(monkeypatch
     monkeypatch.setattr(penstock, "__file__", "/venv/lib/site-packages/penstock/__init__.py")
     session._prepare_workers()
     assert os.environ["PYTHONPATH"] == "/elsewhere"
+
+
+def builder_of(master):
+    """Makes a session that is none."""
+    context = SimpleNamespace(master=master, setLogLevel=lambda level: None)
+    made = SimpleNamespace(getOrCreate=lambda: SimpleNamespace(sparkContext=context))
+    made.appName = lambda name: made
+    made.config = lambda key, value: made
+    return made
+
+
+@pytest.mark.parametrize(
+    ("master", "is_known"), [("local[2,4]", True), ("spark://127.0.0.1:7077", False)]
+)
+def test_a_source_is_registered_at_once_where_no_zip_comes_after_it(
+    tmp_path, monkeypatch, master, is_known
+):
+    """What is registered finds its modules in the files of that moment, on executors for good."""
+    registered = []
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=builder_of(master)))
+    monkeypatch.setattr(session, "register_source", registered.append)
+    monkeypatch.setattr(session, "use_java", lambda: None)
+    monkeypatch.setattr(session, "_prepare_workers", lambda: None)
+    made = session.local_session(directory=tmp_path)
+    assert registered == [made] * is_known
