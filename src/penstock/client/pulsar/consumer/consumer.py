@@ -774,6 +774,10 @@ class Consumer:
             )
             for each in new
         ]
+        if self._is_paused:
+            # One that is not durable begins by itself.
+            for part in parts:
+                part.pause()
         turns = asyncio.Semaphore(OPENED_AT_ONCE)
 
         async def opened(part: PartitionConsumer) -> None:
@@ -800,6 +804,8 @@ class Consumer:
         for part in parts:
             if self._is_paused:
                 part.pause()
+            elif part.permits.is_paused:
+                part.resume()
             part.start_flow()
 
     def _queue_size(self, new: int) -> int:

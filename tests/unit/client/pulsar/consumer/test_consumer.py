@@ -237,6 +237,35 @@ async def test_what_is_joined_while_paused_waits_for_resume_too(bench):
 
 
 @scene
+async def test_what_is_joined_while_paused_waits_for_resume_also_if_it_is_not_durable(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10, receiver_queue_size=10, **READER)
+    await bench.settle()
+    await consumer.pause_async()
+    bench.broker.partitions[name] = 2
+    await until(lambda: len(consumer.topics) == 2)
+    await bench.settle()
+    assert bench.broker.flows == [10]
+    await consumer.resume_async()
+    await until(lambda: bench.broker.flows == [10, 10])
+
+
+@scene
+async def test_what_is_joined_while_it_is_resumed_begins(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10, receiver_queue_size=10)
+    await consumer.pause_async()
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.partitions[name] = 2
+    await until(lambda: bench.broker.waiting)
+    await consumer.resume_async()
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: bench.broker.flows == [10, 10])
+
+
+@scene
 async def test_a_child_whose_first_attempt_was_refused_still_waits_for_its_parent(bench):
     bench.broker.partitions["persistent://public/default/t"] = 2
     bench.broker.refusals[TYPES.SUBSCRIBE] = [(ServerError.ServiceNotReady, "not yet")]
