@@ -306,8 +306,8 @@ def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
 #   little. Who has too many rows is late by what cannot be told from chance, who has too few falls
 #   behind without end.
 # * A batch that takes far longer or shorter than expected may be a hiccup: a short one raises
-#   nothing yet, one far too long lowers at once. Two in a row are a change: what was learned before
-#   is over.
+#   nothing yet, one far too long lowers at once. Two in a row are a change, as is a late one behind
+#   which fewer rows take less, and still too long: what was learned before is over.
 # * Where the fixed cost is all of the target or more, fewer rows would not help, and the backlog
 #   grow: the rows may always take so long that they are a fifth of the batch.
 # * A limit that stood for a while is tried with another size: the machine may have been busy when
@@ -335,6 +335,8 @@ DOUBT: Final = 0.25
 """Of what the pairs say: the part that says least decides, that which says most warns."""
 OFF: Final = 2.0
 """Times as long as expected, or the inverse: that is hardly chance, but a hiccup or a change."""
+STILL_LATE: Final = 1.25
+"""The same of the next one, when it has the fewer rows of the time that the late one took."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
 SHORTEST_S: Final = 1e-6
@@ -398,27 +400,35 @@ class Admission(msgspec.Struct):
         if rows >= _SAME * self.rows:
             self._set(min(max(self._tried(rows), least), self._step(rows, took_s) * rows))
         elif took_s > self.goal_s:
-            self._set(min(self.rows, max(self._wanted(), least)))
+            # How so many rows would do that never came together nobody knows.
+            self._set(min(self.rows, max(self._wanted(), least), STEP_UP * rows))
         if self._off > 1 and took_s > self.goal_s:
             self._set(min(self.rows, max(rows * self.goal_s / took_s, least)))
 
     def _learn(self, rows: int, took_s: float) -> None:
         """What a row takes, and what it is not the rows that take."""
-        off = self._times_expected(rows, took_s)
-        if (off > 1 and self._off > 1) or (off < 1 and self._off < 1):
-            del self._kept[:-1]
+        expected_s = max(self.fixed_s + self.row_s * rows, SHORTEST_S)
+        off = took_s / expected_s if self._kept else 1.0
+        if 1 / OFF < off < OFF:
+            is_change = self._off > 1 and self._is_by_rows(rows, took_s, expected_s)
             off = 1.0
-        self._off = off
+        else:
+            is_change = (off > 1) == (self._off > 1) and self._off != 1
+        if is_change:
+            del self._kept[:-1]
+        self._off = 1.0 if is_change else off
         before = self._kept[-1][0] if self._kept else 0
         self._age = self._age + 1 if _SAME * before <= rows <= before / _SAME else 0
         self._kept = [*self._kept[1 - KEPT :], (rows, took_s)]
         self._fit()
 
-    def _times_expected(self, rows: int, took_s: float) -> float:
-        expected_s = self.fixed_s + self.row_s * rows
-        if not self._kept or took_s < OFF * expected_s < OFF * OFF * took_s:
-            return 1.0
-        return took_s / max(expected_s, SHORTEST_S)
+    def _is_by_rows(self, rows: int, took_s: float, expected_s: float) -> bool:
+        """Whether the late batch before and this one are told better by rows that became slow."""
+        late_rows, late_s = self._kept[-1]
+        by_rows_s = late_s / late_rows * rows
+        if took_s < STILL_LATE * expected_s:
+            return False
+        return max(took_s, by_rows_s) / min(took_s, by_rows_s) < took_s / expected_s
 
     def _fit(self) -> None:
         lately = self._kept[-LEVEL:]

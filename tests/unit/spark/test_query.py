@@ -568,6 +568,32 @@ def test_rows_that_become_slow_make_the_very_next_batch_small_enough():
     assert 2 < min(took) < max(took) < 3.5
 
 
+def slowed(seed, *, fixed_s, sigma):
+    """Rows of the batches from the third on behind the one in which rows became slow."""
+    chance, admission = random.Random(seed), Admission(3.0)
+    waiting, now, since = 300.0, 0.0, 0
+    found = []
+    while len(found) < 4:
+        rows = int(min(admission.rows, waiting))
+        is_slow = now > 30 * fixed_s
+        since += is_slow
+        took = max(1.0, fixed_s * chance.lognormvariate(0, sigma))
+        took += rows * (0.015 if is_slow else 0.0005) + (15 if not admission.batches else 0)
+        admission.observe(rows, took)
+        now += took
+        waiting = min(waiting - rows + 200 * took, 1600 if is_slow else 10**9)
+        if since > 3:
+            found.append(rows)
+    return found
+
+
+@pytest.mark.parametrize(("fixed_s", "sigma"), [(0.7, 0.3), (2, 0.1), (2, 0.3), (4, 0.1), (4, 0.3)])
+def test_rows_that_become_slow_are_told_from_chance_on_a_busy_machine_too(fixed_s, sigma):
+    """As in ``penstock demo``: hundreds wait, and a large batch would take twenty seconds."""
+    large = sum(max(slowed(seed, fixed_s=fixed_s, sigma=sigma)) > 800 for seed in range(60))
+    assert large <= (3 if sigma > 0.1 else 0)
+
+
 def test_a_cost_of_rows_is_not_taken_for_a_fixed_one_by_looking_again():
     took = run(Admission(2.0), 200, row_s=0.001, fixed_s=0.2)
     assert max(took[4:]) < 2.2
