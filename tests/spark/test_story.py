@@ -10,8 +10,9 @@ import pytest
 from kit import brief_spark
 from penstock.demo.story.publishers import CLIENTS, has_client
 
-STORY_S_MAX = 300
-"""It takes under a minute on a machine that is not busy; Spark starts slowly on one that is."""
+STORY_S_MAX = 600
+"""It takes under a minute on a machine that is not busy; on one that is drowned Spark may take four
+to start, and the story waits for whoever is behind before each act."""
 
 
 @pytest.mark.spark
