@@ -45,9 +45,15 @@ class PulsarTarget(NamedTuple):
 
 
 def parse_target(text: str) -> PulsarTarget | None:
-    """The target of a ``pulsar://`` URL; None when it is none."""
-    if not text.startswith(SCHEME):
+    """The target of a ``pulsar://`` URL; None when it is the name of a topic."""
+    scheme, separator, _ = text.partition("://")
+    if not separator:
         return None
+    if scheme != "pulsar":
+        raise click.UsageError(
+            f"{text!r}: there is no {scheme}:// here; give the name of a topic (RocketMQ), or "
+            f"{SCHEME}HOST:PORT/TOPIC, without TLS"
+        )
     address, _, path = text.removeprefix(SCHEME).partition("/")
     parts = path.split("/") if path else []
     domain = "persistent"

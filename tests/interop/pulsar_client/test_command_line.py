@@ -97,6 +97,11 @@ def test_a_url_without_a_topic_is_told_how_one_looks(run, wrong):
     assert "pulsar://HOST:PORT/TOPIC" in run(publish, wrong, "x", code=2).output
 
 
+@pytest.mark.parametrize("wrong", ["pulsar+ssl://h:6651/orders", "amqp://h/orders"])
+def test_a_url_of_another_kind_is_no_topic_of_rocketmq(run, wrong):
+    assert "pulsar://HOST:PORT/TOPIC, without TLS" in run(publish, wrong, "x", code=2).output
+
+
 def test_from_a_time_on(run, url):
     run(publish, url, given="old\n")
     # Nothing for so long ends it, too.
