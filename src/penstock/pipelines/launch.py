@@ -34,8 +34,9 @@ from penstock.pipelines.query import (
     load_function,
     prepare_session,
     table_schema,
+    with_spark,
 )
-from penstock.pipelines.runner import FlowRun, Runner
+from penstock.pipelines.runner import FlowRun, Runner, SparkGone
 from penstock.pipelines.state import FlowState, NotYet
 from penstock.pipelines.table import Table
 from penstock.spark.listener import PenstockListener
@@ -193,6 +194,16 @@ def _own_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _while_it_starts() -> Iterator[None]:
+    """A signal to the whole group of processes ends the JVM, too, whatever is being asked of it."""
+    try:
+        with with_spark():
+            yield
+    except SparkGone:
+        raise FlowProblem("Spark's JVM ended while it started; no flow was begun") from None
+
+
+@contextlib.contextmanager
 def spark_session(
     pipeline: Pipeline, session: SparkSession | None = None
 ) -> Iterator[SparkSession]:
@@ -210,7 +221,7 @@ def spark_session(
         master: dict[str, str | None] = {"spark.master": pipeline.master} if pipeline.master else {}
         if is_cluster:
             master |= dict.fromkeys(OF_THIS_MACHINE)
-        with _own_interrupt():
+        with _own_interrupt(), _while_it_starts():
             made = local_session(
                 f"penstock {pipeline.path.stem}",
                 directory=Path(place),
@@ -219,18 +230,20 @@ def spark_session(
                 # it.
                 log_level=pipeline.settings.get("spark.log.level", "off"),
             )
-        for name in PYSPARK_LOGGERS:
-            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-        # When the JVM goes first, a thread of PySpark would print a stack.
-        counting: Any = getattr(made.sparkContext, "_accumulatorServer", None)
-        if counting is not None:
-            counting.handle_error = lambda *_: None
-        if is_cluster:
-            # Executors of a cluster have nothing of ours.
-            made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
-        listener = PenstockListener(redacted=pipeline.redacted, sources=sources_of(pipeline.flows))
-        made.streams.addListener(listener)
-        prepare_session(made)
+            for name in PYSPARK_LOGGERS:
+                PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+            # When the JVM goes first, a thread of PySpark would print a stack.
+            counting: Any = getattr(made.sparkContext, "_accumulatorServer", None)
+            if counting is not None:
+                counting.handle_error = lambda *_: None
+            if is_cluster:
+                # Executors of a cluster have nothing of ours.
+                made.sparkContext.addPyFile(str(write_executor_zip(Path(place))))
+            listener = PenstockListener(
+                redacted=pipeline.redacted, sources=sources_of(pipeline.flows)
+            )
+            made.streams.addListener(listener)
+            prepare_session(made)
         try:
             yield made
         finally:

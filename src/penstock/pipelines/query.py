@@ -82,6 +82,8 @@ PLAIN_TYPES: Final = (StringType, IntegralType, DateType, BooleanType)
 ASK_S: Final = 5.0
 NO_JVM: Final = "Py4JNetworkError"
 """Of a package that comes with PySpark and is none of ours to import."""
+NO_CLASSES: Final = "does not exist in the JVM"
+"""It says so of whatever one asks for while the JVM goes."""
 SESSION_SETTINGS: Final = {
     # Without the fields that nobody selects Spark would not notice that they are no JSON.
     "spark.sql.optimizer.enableJsonExpressionOptimization": "false",
@@ -587,7 +589,8 @@ def with_spark() -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if isinstance(problem, ConnectionError) or type(problem).__name__ == NO_JVM:
+        is_gone = type(problem).__name__ == NO_JVM or NO_CLASSES in str(problem)
+        if is_gone or isinstance(problem, ConnectionError):
             raise SparkGone(str(problem)) from None
         raise
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError
 
+from penstock.model.errors import PenstockError
 from penstock.pipelines import launch
 from penstock.pipelines.flow_file import parse_pipeline
 
@@ -83,6 +85,22 @@ def test_spark_itself_is_silent_unless_the_file_says_otherwise(made):
 def test_a_thread_of_pyspark_prints_no_stack_when_the_jvm_goes_first(made):
     found = session(FLOW)
     assert found._accumulatorServer.handle_error(None, None) is None
+
+
+@pytest.mark.parametrize(
+    "problem", [Py4JError("py4j.reflection does not exist in the JVM"), ConnectionRefusedError()]
+)
+def test_a_jvm_that_ends_while_the_session_is_made_is_told_in_a_sentence(
+    made, monkeypatch, problem
+):
+    """A signal to the whole group ends it as well."""
+
+    def fail(_):
+        raise problem
+
+    monkeypatch.setattr(launch, "prepare_session", fail)
+    with pytest.raises(PenstockError, match="Spark's JVM ended while it started; no flow was"):
+        session(FLOW)
 
 
 def test_executors_of_a_cluster_are_sent_what_they_need(made):
