@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import random
 import select
-import socket
 import time
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from kit.checkers import Op, Outcome, Seen, fifo, total_queue
 from kit.pulsar.real_clients import RealClients
 from kit.pulsar_peer import NONE, Delivery, PulsarPeer, PulsarRest
+from kit.rocketmq.clusters import free_ports
 from penstock.testing.running import BrokerProcess, eventually
 
 TOPIC = "persistent://public/default/kills"
@@ -336,7 +336,7 @@ def numbers_stored(connect):
 @pytest.mark.timeout(900)
 def test_the_real_client_comes_through_kills_with_everything_stored_once(tmp_path, kills, rng):
     library = pytest.importorskip("pulsar", reason="the wheel pulsar-client is not installed")
-    port = free_port(rng)
+    (port,) = free_ports(1)
     with BrokerProcess(tmp_path / "data", flags=("--pulsar", str(port))) as broker:
         deduplicate(broker)
         topic = "persistent://public/default/lasting"
@@ -351,11 +351,3 @@ def test_the_real_client_comes_through_kills_with_everything_stored_once(tmp_pat
         finally:
             clients.finish()
     clients.check()
-
-
-def free_port(rng):
-    """Below those that the system gives to connections, which might come while a broker is gone."""
-    while True:
-        port = rng.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from kit.line_protocol import LineFactory
+from kit.rocketmq.clusters import free_ports
 from penstock.engine.flow_map import FLOW_TOPIC
 from penstock.log.storage import DiskFile
 from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
@@ -419,18 +420,6 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
     assert not (tmp_path / "data" / "ready.json").exists()
 
 
-def free_port_with_one_two_below():
-    """A port such that it and the one two below it are free: two real sockets find out."""
-    for _ in range(50):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError):
-                second.bind(("127.0.0.1", port - 2))
-                return port
-    raise InvariantBroken("no two free ports")
-
-
 def rocketmq_house(directory, port):
     return Broker(
         Settings(
@@ -445,7 +434,7 @@ def rocketmq_house(directory, port):
 
 def test_the_vip_channel_answers_as_the_brokers_port_does(tmp_path):
     async def play():
-        port = free_port_with_one_two_below()
+        (port,) = free_ports(1)
         broker = rocketmq_house(tmp_path / "data", port)
         await broker.start()
         try:
@@ -469,7 +458,7 @@ def test_the_vip_channel_answers_as_the_brokers_port_does(tmp_path):
 
 def test_a_taken_vip_port_is_a_line_in_the_log_and_no_reason_not_to_start(tmp_path, caplog):
     async def play():
-        port = free_port_with_one_two_below()
+        (port,) = free_ports(1)
         with socket.socket() as other:
             other.bind(("127.0.0.1", port - 2))
             other.listen()
