@@ -8,7 +8,7 @@ the arithmetic by itself, then a whole consumer with everything that gives permi
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.client.pulsar_consumer import TYPES, scene, until
@@ -269,6 +269,7 @@ class WholeLife:
     st.sampled_from([SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED]),
     WHOLE_STEPS,
 )
+@example(1, SubscriptionType.EXCLUSIVE, [("give_up", 2), ("redeliver", 0)])
 def test_whatever_gives_permits_back_a_consumer_neither_loses_nor_makes_any(size, kind, steps):
     @scene
     async def play(bench):

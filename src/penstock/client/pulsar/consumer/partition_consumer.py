@@ -774,7 +774,8 @@ class PartitionConsumer:
         self.negatives.clear()
         self.chunks.clear()
         self._back += gone
-        self._give_back()
+        # With what was taken: a message that was put back was granted again before.
+        self.look_at_taken()
 
     def _watch_negatives(self) -> None:
         # One given back later may be due earlier.
@@ -868,13 +869,15 @@ class PartitionConsumer:
             raise
         with self._host.lock:
             late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
+            if self.epoch == epoch:
+                self._noted.clear()
         self.acks.reset()
         self._receipts.forget()
         self.tracker.clear()
         self.negatives.clear()
         if self.epoch == epoch:
             self._back += len(gone) + len(late)
-            self._give_back()
+            self.look_at_taken()
 
     async def last_message_id(self) -> tuple[MessageId, MessageId | None]:
         """Of the topic's last message, and up to where the subscription is acked."""
