@@ -183,6 +183,8 @@ class BulkServer(flight.FlightServerBase):
         finally:
             # Also when the reader has left: pyarrow then closes this generator.
             self._streams.release(place)
+            # Arrow would keep what the largest read took.
+            pa.default_memory_pool().release_unused()
 
     # Rows the other way
 
