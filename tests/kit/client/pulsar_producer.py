@@ -76,6 +76,7 @@ class FakeConnection:
         self.address = "broker:6650"
         self.max_message_size = broker.max_message_size
         self.is_closed = False
+        self.is_reading = True
         self.broker = broker
         self.owners: dict[int, Any] = {}
         self.sends: list[SentEntry] = []
@@ -87,6 +88,9 @@ class FakeConnection:
 
     def remove_producer(self, producer_id: int) -> None:
         self.owners.pop(producer_id, None)
+
+    def review_reading(self) -> None:
+        self.is_reading = True
 
     def write(self, *pieces: bytes) -> None:
         frames: list[Any] = self._parser.feed(b"".join(pieces))

@@ -625,6 +625,9 @@ class Connection(asyncio.Protocol):
         self._is_reading = wanted
         if wanted:
             self._transport.resume_reading()
+        elif self._is_reading_wanted():
+            # A thread that began to wait in between saw that there is reading, and told nobody.
+            self._is_reading = True
         else:
             self._transport.pause_reading()
 

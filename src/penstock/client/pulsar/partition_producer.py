@@ -461,6 +461,9 @@ class PartitionProducer:
         connection = self.handler.ready_connection
         if connection is not None:
             connection.write(*entry.pieces)
+            if not connection.is_reading:
+                # A consumer with a full queue stopped it: the receipt must be heard all the same.
+                connection.review_reading()
 
     def _receipt(self, receipt: pb.CommandSendReceipt, over: list[Send]) -> None:
         found = receipt.message_id

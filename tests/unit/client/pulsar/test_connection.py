@@ -14,7 +14,11 @@ from penstock.client.pulsar.errors import (
     Unreachable,
     WouldBlock,
 )
+from penstock.client.pulsar.message import MessageId
+from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, ServerError
+
+ID = pb.MessageIdData(ledgerId=7, entryId=1)
 
 
 @pytest.mark.parametrize(
@@ -262,3 +266,55 @@ async def test_a_closed_client_leaves_no_connection(bench):
     assert all(each.is_closed for each in bench.broker.transports)
     kinds = [each.type for each in bench.broker.commands]
     assert kinds[-1] == TYPES.CLOSE_CONSUMER
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+@scene
+async def test_a_receipt_is_heard_although_a_consumer_with_a_full_queue_had_stopped_reading(bench):
+    consumer = await bench.subscribe(receiver_queue_bytes_max=100)
+    producer = await bench.client.create_producer_async("out", batching_enabled=False)
+    await bench.settle()
+    for _ in range(4):
+        bench.broker.deliver(bytes(30), consumer_id=bench.part(consumer).consumer_id)
+        await bench.settle(3)
+    transport = bench.broker.transports[-1]
+    assert not transport.is_reading
+    sending = producer.send_async(b"x")
+    await until(lambda: bench.broker.all(TYPES.SEND))
+    bench.broker.say(TYPES.SEND_RECEIPT, producer_id=0, sequence_id=0, message_id=ID)
+    assert await asyncio.wait_for(sending, 5) == MessageId(7, 1)
+    await until(lambda: not transport.is_reading)
+
+
+class Late:
+    """A consumer that is full, and for which a thread begins to wait while reading is stopped."""
+
+    holds_reading = True
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.waits = self.has_told = False
+
+    @property
+    def awaits_answer(self):
+        waited, self.waits = self.waits, True
+        if not waited:
+            self.has_told = not self.connection.is_reading
+        return waited
+
+    def connection_lost(self, connection, why): ...
+
+
+@scene
+async def test_who_begins_to_wait_just_while_reading_is_stopped_is_not_kept_waiting(bench):
+    await bench.subscribe()
+    await bench.settle()
+    transport = bench.broker.transports[-1]
+    late = Late(transport.connection)
+    transport.connection.add_consumer(99, late)
+    transport.connection.review_reading()
+    assert not late.has_told
+    assert transport.is_reading
+    assert transport.connection.is_reading
