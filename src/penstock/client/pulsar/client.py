@@ -18,7 +18,7 @@ from penstock.client.pulsar.consumer.consumer import Consumer, topics_of
 from penstock.client.pulsar.consumer.redelivery import retry_letter_topic
 from penstock.client.pulsar.errors import InvalidUse, StateError, WouldBlock
 from penstock.client.pulsar.lookup import Cluster
-from penstock.client.pulsar.message import MessageId
+from penstock.client.pulsar.message import MessageId, check_text
 from penstock.client.pulsar.options import ClientOptions, ConsumerOptions
 from penstock.client.pulsar.producer import Producer, ProducerOptions
 from penstock.client.pulsar.reader import Reader, ReaderOptions, reader_options, subscription_of
@@ -284,3 +284,5 @@ def _check_properties(option: str, given: object) -> None:
     for name, value in given.items() if isinstance(given, Mapping) else ():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidUse(f"{option} have {name!r}: {value!r}; names and values are str")
+        check_text(f"{option} have a name", name)
+        check_text(f"{option} have {name!r}:", value)

@@ -26,7 +26,7 @@ import msgspec
 
 from penstock.client.pulsar.compression import Compression, compress
 from penstock.client.pulsar.errors import InvalidUse
-from penstock.client.pulsar.message import Message
+from penstock.client.pulsar.message import Message, check_text
 from penstock.wire.pulsar.frames import CHECKSUM_MAGIC
 from penstock.wire.pulsar.hot_commands import varint
 from penstock.wire.pulsar.protocol_pb2 import (
@@ -40,6 +40,8 @@ from penstock.wire.pulsar.protocol_pb2 import (
 PROPERTIES_MAX: Final = 10_000
 CHUNK_BYTES_MIN: Final = 1024
 CHUNKS_MAX: Final = 10_000
+TIME_MS_MAX: Final = 2**63 - 1
+"""What a frame can say."""
 _SIZE: Final = Struct(">I")
 _SIZES: Final = Struct(">II")
 _SMALL_PAYLOAD: Final = 16 * 1024
@@ -105,7 +107,9 @@ def content_of(message: Message, payload: bytes, now_ms: int) -> Content:
     key, is_key_encoded = message.key, False
     if isinstance(key, bytes):
         key, is_key_encoded = b64encode(key).decode(), True
-    elif key is not None and not isinstance(key, str):
+    elif isinstance(key, str):
+        check_text("a message's key", key)
+    elif key is not None:
         raise InvalidUse(f"a message's key is a str or bytes, not {type(key).__name__}")
     sequence_id = message.sequence_id
     if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id < 2**63):
@@ -120,7 +124,7 @@ def content_of(message: Message, payload: bytes, now_ms: int) -> Content:
         _time_of("event_time_ms", message.event_time_ms),
         _delivery_of(message, now_ms),
         message.value is None,
-        tuple(message.replicate_to),
+        _clusters(message.replicate_to),
     )
     if extras == _NO_EXTRAS:
         extras = None
@@ -131,12 +135,27 @@ _NO_EXTRAS: Final = Extras()
 
 
 def _pairs(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(properties, Mapping):
+        raise InvalidUse(f"properties are a map of str to str, not {properties!r}")
     if len(properties) > PROPERTIES_MAX:
         raise InvalidUse(f"a message has {len(properties)} properties, limit {PROPERTIES_MAX}")
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidUse(f"property {name!r} is {value!r}; names and values are str")
+        check_text("property", name)
+        check_text(f"property {name!r} is", value)
     return tuple(properties.items())
+
+
+def _clusters(given: Sequence[str]) -> tuple[str, ...]:
+    if given == ():
+        return ()
+    is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    if not is_list or not all(isinstance(each, str) for each in given):
+        raise InvalidUse(f"replicate_to is {given!r}; a list with the names of clusters is needed")
+    for each in given:
+        check_text("replicate_to", each)
+    return tuple(given)
 
 
 def _delivery_of(message: Message, now_ms: int) -> int:
@@ -144,14 +163,17 @@ def _delivery_of(message: Message, now_ms: int) -> int:
     if at_ms is not None and after_ms is not None:
         raise InvalidUse("give deliver_at_ms or deliver_after_ms, not both")
     if after_ms is not None:
-        return now_ms + _time_of("deliver_after_ms", after_ms)
+        at_ms = now_ms + _time_of("deliver_after_ms", after_ms)
+        if at_ms > TIME_MS_MAX:
+            raise InvalidUse(f"deliver_after_ms is {after_ms}; so many milliseconds are too many")
+        return at_ms
     return _time_of("deliver_at_ms", at_ms)
 
 
 def _time_of(name: str, given: int | None) -> int:
     if given is None:
         return 0
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 2**63:
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= TIME_MS_MAX:
         raise InvalidUse(f"{name} is {given!r}; milliseconds as an int are needed")
     return given
 

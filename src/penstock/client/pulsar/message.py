@@ -338,6 +338,16 @@ class ReceivedMessage:
         return f"ReceivedMessage({self.topic!r}, {self.message_id}, {len(self.data)} B)"
 
 
+def check_text(what: str, text: str) -> None:
+    """Raises ``InvalidUse`` for what no frame can carry: half of a surrogate pair."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise InvalidUse(f"{what} {text[:200]!r} cannot be UTF-8: {problem.reason}") from None
+
+
 def as_text(value: str | bytes) -> str:
     """A string of metadata; one that is no UTF-8 is bytes already."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")

@@ -412,8 +412,8 @@ class PartitionProducer:
     def _submit_alone(self, send: Send, sequence_id: int) -> None:
         try:
             frames = self._encoder.alone(send.content, sequence_id, self._clock.wall_ms())
-        except ClientError as problem:
-            self._end((send,), problem)
+        except Exception as problem:
+            self._end((send,), self._not_encoded(problem))
             return
         now_ms = self._clock.monotonic_ms()
         if len(frames) == 1:
@@ -442,7 +442,11 @@ class PartitionProducer:
             self._submit_alone(sends[0], first)
             return
         contents = [send.content for send in sends]
-        pieces = self._encoder.batch(contents, sequence_ids, self._clock.wall_ms())
+        try:
+            pieces = self._encoder.batch(contents, sequence_ids, self._clock.wall_ms())
+        except Exception as problem:
+            self._end(sends, self._not_encoded(problem))
+            return
         if pieces is None:
             half = len(sends) // 2
             self._send_batch(sends[:half], sequence_ids[:half])
@@ -453,6 +457,13 @@ class PartitionProducer:
         self._submit(
             PendingEntry(first, sequence_ids[-1], pieces, sends, now_ms, sends[0].deadline_ms)
         )
+
+    def _not_encoded(self, problem: Exception) -> ClientError:
+        """Whatever was raised: who waits for these must hear of it, and others must go out."""
+        if isinstance(problem, ClientError):
+            return problem
+        _log.error("encoding failed", extra={"topic": str(self.topic)}, exc_info=problem)
+        return ClientError(f"a message of the {self.handler.what} cannot be sent: {problem!r}")
 
     def _submit(self, entry: PendingEntry) -> None:
         self.pending.add(entry)

@@ -80,7 +80,10 @@ class StringSchema(Schema):
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
             raise SchemaMismatch(f"StringSchema takes a str, not {type(value).__name__}")
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as problem:
+            raise SchemaMismatch(f"text that cannot be UTF-8: {problem.reason}") from None
 
     def decode(self, data: bytes) -> str:
         try:

@@ -176,6 +176,15 @@ def test_a_batch_too_large_is_none():
         ({"deliver_at_ms": 1, "deliver_after_ms": 1}, "not both"),
         ({"sequence_id": -1}, "a number from 0 on"),
         ({"sequence_id": "1"}, "a number from 0 on"),
+        ({"key": "\udc80"}, "key .* cannot be UTF-8"),
+        ({"properties": {"\udc80": "a"}}, "property .* cannot be UTF-8"),
+        ({"properties": {"file": "a\udcff"}}, "property 'file' .* cannot be UTF-8"),
+        ({"properties": [1]}, "properties are a map of str to str, not \\[1\\]"),
+        ({"deliver_after_ms": 2**63 - 1}, "deliver_after_ms is .*milliseconds"),
+        ({"replicate_to": ("a", 5)}, "replicate_to is .*names of clusters"),
+        ({"replicate_to": "abc"}, "replicate_to is 'abc'; .*names of clusters"),
+        ({"replicate_to": None}, "replicate_to is None; .*names of clusters"),
+        ({"replicate_to": ["\udc80"]}, "cannot be UTF-8"),
     ],
 )
 def test_a_message_that_cannot_be_right_is_refused_with_a_sentence(fields, told):

@@ -6,7 +6,7 @@ import pytest
 
 from kit.client.pulsar_producer import LIMITS, ProducerBench, until
 from penstock.client.pulsar.batching import Batching
-from penstock.client.pulsar.errors import Refused, StateError, TimedOut, Unreachable
+from penstock.client.pulsar.errors import ClientError, Refused, StateError, TimedOut, Unreachable
 from penstock.client.pulsar.message import MessageId
 from penstock.client.pulsar.partition_producer import AccessMode
 from penstock.client.pulsar.schema import StringSchema
@@ -530,3 +530,40 @@ async def test_nobody_at_the_address_is_told_with_the_address(bench):
     bench.cluster.options["operation_timeout_ms"] = 0
     with pytest.raises((TimedOut, Unreachable), match="nobody is there"):
         await bench.partition()
+
+
+class Broken:
+    """An encoder that makes one kind of entry, and fails with the other."""
+
+    def __init__(self, encoder):
+        self.encoder = encoder
+
+    def alone(self, content, sequence_id, publish_ms):
+        if content.payload == b"bad":
+            raise ValueError("oops")
+        return self.encoder.alone(content, sequence_id, publish_ms)
+
+    def batch(self, contents, sequence_ids, publish_ms):
+        raise ValueError("oops")
+
+
+@pytest.mark.parametrize("limits", [None, LIMITS])
+def test_sends_that_cannot_be_encoded_end_whatever_was_wrong_and_others_go_out(limits):
+    @scene
+    async def play(bench):
+        producer = await bench.partition(limits=limits)
+        producer._encoder = Broken(producer._encoder)
+        bad, good = bench.sends(b"bad", b"bad"), bench.sends(b"good")
+        producer.begin(bad)
+        producer.send_batches()
+        producer.begin(good)
+        producer.send_batches()
+        assert [each.payload for each in bench.broker.sends] == [b"good"]
+        bench.broker.confirm()
+        assert bench.over == [*bad, *good]
+        assert producer.counters.failed == 2
+        for each in bad:
+            with pytest.raises(ClientError, match=r"cannot be sent: .*oops"):
+                raise each.outcome
+
+    play()

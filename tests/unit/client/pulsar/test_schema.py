@@ -53,6 +53,8 @@ def test_text_is_utf8_and_registered():
     assert schema.to_wire().type == pb.Schema.String
     with pytest.raises(SchemaMismatch, match="takes a str, not bytes"):
         schema.encode(b"x")
+    with pytest.raises(SchemaMismatch, match="cannot be UTF-8"):
+        schema.encode("\udc80")
     with pytest.raises(SchemaMismatch, match="no text"):
         schema.decode(b"\xff")
 

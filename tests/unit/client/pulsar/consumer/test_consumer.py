@@ -96,6 +96,7 @@ def test_a_pattern_excludes_names():
 
 def test_properties_are_text_and_a_schema_is_a_schema():
     refused("properties have 1: 2; names and values are str", properties={1: 2})
+    refused("properties .* cannot be UTF-8", properties={"a": "\udc80"})
     refused("subscription_properties have 'a': 2", subscription_properties={"a": 2})
     refused("a schema is .* not 3", schema=3)
 
