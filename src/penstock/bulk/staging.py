@@ -133,6 +133,7 @@ class StageWriter:
         # Rows that are visible as each task ends are a batch of their own for each.
         is_own = command.guarantee == AT_LEAST_ONCE
         self._query = f"{command.query}~{command.stage}" if is_own else command.query
+        self._spark_query = command.spark_query or command.query
         self._command = command
         self._broker = broker
         self._maker = maker
@@ -216,6 +217,7 @@ class StageWriter:
                     bytes=size,
                     wait_ms=max(0, min(WAIT_MS, left_ms)),
                     maker=self._maker,
+                    spark_query=self._spark_query,
                 ),
             )
             assert isinstance(answer, StageRoomResponse)
@@ -266,6 +268,7 @@ class StageWriter:
                     is_single=True,
                     maker=self._maker,
                     wait_ms=WAIT_MS,
+                    spark_query=self._spark_query,
                 ),
             )
             assert isinstance(answer, CommitBatchResponse)

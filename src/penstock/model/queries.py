@@ -256,7 +256,9 @@ class LocateResponse(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"
 #
 # A batch is known by (sink, query, batch): ``sink`` tells two sinks of one query apart, ``query``
 # is Spark's id of a streaming query, a ``transactionalId``, or an id that a plain write makes for
-# itself. A put that no commit names is never seen by anybody.
+# itself. A put that no commit names is never seen by anybody. ``spark_query`` is Spark's id of the
+# streaming query that writes, whatever name it writes under: what the broker knows of that query
+# (its lease, its brake) is known by it. Empty = ``query``.
 
 
 class CommitBatchRequest(QueryRequest, tag="commit_batch"):
@@ -280,6 +282,7 @@ class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     """How long it may wait for its topics before it is answered with ``held``."""
     put_ms: float = 0
     """What the longest of its puts took, without the time in which the rows were made."""
+    spark_query: str = ""
 
 
 class CommitBatchResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -349,6 +352,7 @@ class StageRoomRequest(QueryRequest, tag="stage_room"):
     wait_ms: int = 0
     maker: str = ""
     """As that of a poll; topics that are made count for it."""
+    spark_query: str = ""
 
 
 class StagedTopic(msgspec.Struct, kw_only=True):

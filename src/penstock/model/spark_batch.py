@@ -151,6 +151,9 @@ class StageCommand:
     """For rows without a topic of their own."""
     guarantee: str = EXACTLY_ONCE
     """"at-least-once": visible when the put ends; no commit comes, and one must not."""
+    spark_query: str = ""
+    """Spark's id of the streaming query that writes them, where ``query`` is another name: its
+    lease and its brake are known by it. Empty = ``query``."""
 
     @property
     def name(self) -> str:

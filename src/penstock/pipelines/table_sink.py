@@ -50,7 +50,7 @@ from penstock.pipelines.table import (
     sync_directory,
     told,
 )
-from penstock.spark.tasks import begin_task, open_client
+from penstock.spark.tasks import begin_task, open_client, spark_query
 
 FORMAT: Final = "penstock_table"
 ROWS_PER_GROUP: Final = 128 * 1024
@@ -108,6 +108,8 @@ class Written(WriterCommitMessage):
     batch: int
     files: tuple[StagedFile, ...]
     letters: tuple[str, ...]
+    spark_query: str = ""
+    """Whose lease and brake the letters are of: they are known by the writer's id."""
 
 
 class TableWriter(DataSourceStreamArrowWriter):
@@ -116,6 +118,7 @@ class TableWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
+        self._spark_query = ""
 
     @cached_property
     def columns(self) -> Any:
@@ -139,7 +142,7 @@ class TableWriter(DataSourceStreamArrowWriter):
         with told(self.options.path):
             for each in batches:
                 files.add(letters.without(each))
-            return Written(batch, files.close(), letters.close())
+            return Written(batch, files.close(), letters.close(), spark_query())
 
     # On the driver's side.
 
@@ -151,6 +154,7 @@ class TableWriter(DataSourceStreamArrowWriter):
             files=tuple(file for each in said for file in each.files),
             letters=tuple(letter for each in said for letter in each.letters),
         )
+        self._spark_query = said[0].spark_query if said else ""
         with told(self.options.path):
             self.commit_batch(found)
 
@@ -190,6 +194,7 @@ class TableWriter(DataSourceStreamArrowWriter):
             batch=batch.batch,
             stages=stages,
             checkpoint=batch.writer,
+            spark_query=self._spark_query,
         )
         with BulkClient(self.options.endpoint) as client:
             try:
@@ -222,6 +227,7 @@ class TaskLetters:
             batch=batch,
             stage=attempt,
             partition=task,
+            spark_query=spark_query(),
         )
         self._path: Path | None = None
         self._file: Any = None

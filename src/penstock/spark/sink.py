@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 from penstock.model.errors import PenstockError
 from penstock.model.spark_batch import AT_LEAST_ONCE, STAGE_COLUMNS, StageCommand
 from penstock.spark.options import BadOption, SinkOptions
-from penstock.spark.tasks import begin_task, open_client, task_property
+from penstock.spark.tasks import begin_task, open_client, spark_query, task_property
 
 if TYPE_CHECKING:
     from penstock.bulk.client import BulkClient
@@ -111,6 +111,7 @@ class StagedPut(WriterCommitMessage):
     query: str
     batch: int
     put_ms: float = 0.0
+    spark_query: str = ""
 
 
 def put(options: SinkOptions, query: str, batch: int, batches: Iterator[Any]) -> StagedPut:
@@ -126,12 +127,13 @@ def put(options: SinkOptions, query: str, batch: int, batches: Iterator[Any]) ->
         partition=context.partitionId() if context is not None else 0,
         topic=options.topic,
         guarantee=options.guarantee,
+        spark_query=spark_query(),
     )
     timed = _Timed(batches)
     began = time.monotonic()
     receipt = open_client(options.endpoint, options.retry_s).put_stage(command, timed)
     put_ms = (time.monotonic() - began - timed.waited_s) * 1000
-    return StagedPut(receipt.name, receipt.rows, query, batch, put_ms)
+    return StagedPut(receipt.name, receipt.rows, query, batch, put_ms, command.spark_query)
 
 
 class _Timed:
@@ -159,11 +161,8 @@ class PenstockStreamWriter(DataSourceStreamArrowWriter):
         self.options: Final = options
 
     def write(self, iterator: Iterator[Any]) -> StagedPut:
-        query, batch = (
-            task_property("sql.streaming.queryId"),
-            task_property("streaming.sql.batchId"),
-        )
-        if query is None or batch is None:
+        query, batch = spark_query(), task_property("streaming.sql.batchId")
+        if not query or batch is None:
             raise BadOption(
                 "this Spark does not tell a task which query and batch it writes for; use"
                 " foreachBatch and df.write with transactionalId and batch"
@@ -221,6 +220,7 @@ def commit(
         checkpoint=query if is_streaming else "",
         is_single=not (is_streaming or options.transactional_id),
         put_ms=max((each.put_ms for each in puts), default=0.0),
+        spark_query=puts[0].spark_query if puts else "",
     )
     with _driver_client(options) as client:
         answer = client.commit_batch(request, patience_s=options.commit_s)

@@ -259,7 +259,7 @@ def _tell(
         read_ms=read_s * 1000,
         transform_ms=waited_s * 1000,
         batch_id=int(batch) if batch else -1,
-        query_id=task_property("sql.streaming.queryId") or "",
+        query_id=spark_query(),
         checkpoint=wanted.checkpoint,
     )
     text = f"{summary.lost} messages of {_name(wanted)} lost" if summary.lost else ""
@@ -271,6 +271,11 @@ def task_property(name: str) -> str | None:
     """A property of the running task; None where no task runs."""
     context = TaskContext.get()
     return context.getLocalProperty(name) if context is not None else None
+
+
+def spark_query() -> str:
+    """Spark's id of the streaming query that the running task is of; empty where there is none."""
+    return task_property("sql.streaming.queryId") or ""
 
 
 def _name(wanted: ReadRange) -> str:

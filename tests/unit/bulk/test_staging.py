@@ -475,6 +475,17 @@ def test_a_put_at_least_once_is_committed_by_itself(tmp_path):
     assert (tmp_path / "stage/out/q~abc/0/0.abc").exists()
 
 
+@pytest.mark.parametrize(("said", "known"), [("", "q"), ("of-spark", "of-spark")])
+def test_a_put_at_least_once_is_known_as_its_query_of_spark_too(tmp_path, said, known):
+    broker = Broker()
+    given = command(topic="orders", guarantee="at-least-once", spark_query=said)
+    writer = StageWriter(tmp_path, given, broker)
+    writer.add(column([b"x"]))
+    writer.finish(1)
+    asked = [*broker.rooms, *broker.commits]
+    assert {(each.query, each.spark_query) for each in asked} == {("q~abc", known)}
+
+
 def test_what_an_earlier_process_was_writing_is_removed(tmp_path):
     stage = StageWriter(tmp_path, command(topic="orders"), Broker([1]))
     stage.add(column([b"1"]))

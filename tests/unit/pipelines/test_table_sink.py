@@ -30,6 +30,7 @@ from penstock.model.spark_batch import NO_STAGE, StageCommand, StageReceipt
 from penstock.pipelines.letters import LETTER
 from penstock.pipelines.table import Table, TableError
 from penstock.pipelines.table_sink import TableOptions, TableSink, TableWriter, split
+from penstock.spark import tasks
 
 LETTER_TYPE = StructType([StructField("topic", StringType()), StructField("body", StringType())])
 SCHEMA = StructType(
@@ -51,6 +52,8 @@ class Broker(flight.FlightServerBase):
         self.staged = {}
         self.committed = {}
         self.dead = []
+        self.spark_queries = []
+        """What puts and commits say."""
 
     def do_put(self, _context, descriptor, reader, writer):
         command = msgspec.json.decode(descriptor.command, type=StageCommand)
@@ -59,12 +62,14 @@ class Broker(flight.FlightServerBase):
             if chunk.data is not None:
                 rows += chunk.data.to_pylist()
         self.staged[command.name] = rows
+        self.spark_queries.append(command.spark_query)
         receipt = StageReceipt(name=command.name, rows=len(rows))
         writer.write(pa.py_buffer(msgspec.json.encode(receipt)))
 
     def do_action(self, _context, action):
         asked = msgspec.json.decode(action.body.to_pybytes(), type=CommitBatchRequest)
         key = (asked.sink, asked.query)
+        self.spark_queries.append(asked.spark_query)
         if asked.batch > self.committed.get(key, -1):
             if any(each.name not in self.staged for each in asked.stages):
                 said = msgspec.json.encode({"kind": NO_STAGE, "text": "gone"})
@@ -183,6 +188,12 @@ def test_a_batch_without_anything_leaves_nothing(writer, broker):
     run(made, 0, [])
     assert (in_table(made), broker.committed) == ([], {})
     assert Table(made.options.path).last_done("w") == -1
+
+
+def test_letters_say_whose_lease_they_may_free(writer, broker, monkeypatch):
+    monkeypatch.setattr(tasks, "task_property", {"sql.streaming.queryId": "of-spark"}.get)
+    run(writer(), 0, range(4), bad={2})
+    assert broker.spark_queries == ["of-spark", "of-spark"]
 
 
 def test_a_batch_that_comes_again_changes_nothing(writer, broker):

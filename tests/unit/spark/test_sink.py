@@ -21,7 +21,7 @@ from penstock.bulk.client import BulkClient
 from penstock.bulk.rows import RowClient
 from penstock.model.queries import CommitBatchResponse
 from penstock.model.spark_batch import StageReceipt
-from penstock.spark import sink
+from penstock.spark import sink, tasks
 from penstock.spark.options import BadOption, read_sink_options
 from penstock.spark.source import PenstockSource
 
@@ -75,7 +75,8 @@ def broker(monkeypatch):
 def task(monkeypatch):
     """The properties of the task that runs."""
     properties = {"sql.streaming.queryId": "q-1", "streaming.sql.batchId": "7"}
-    monkeypatch.setattr(sink, "task_property", properties.get)
+    for each in (sink, tasks):
+        monkeypatch.setattr(each, "task_property", properties.get)
     return properties
 
 
@@ -233,6 +234,15 @@ def test_each_plain_write_has_a_key_of_its_own_which_its_copies_share(broker, ta
     assert (said.query, said.batch, said.is_streaming) == (writer.key, 0, False)
     # Inside foreachBatch tasks have a query and a batch, which are not this write's.
     assert put.query == writer.key
+
+
+def test_a_write_within_foreach_batch_says_whose_lease_it_may_free(broker, task):
+    writer = PenstockSource({"topic": "out"}).writer(schema_of("body binary"), False)
+    writer.commit([pickle.loads(pickle.dumps(writer.write(iter([batch(2)]))))])
+    assert (broker.puts[0].spark_query, broker.commits[0].spark_query) == ("q-1", "q-1")
+    task.clear()
+    writer.commit([writer.write(iter([batch(2)]))])
+    assert (broker.puts[1].spark_query, broker.commits[1].spark_query) == ("", "")
 
 
 def test_a_write_may_say_which_one_it_is(broker):

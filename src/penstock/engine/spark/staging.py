@@ -433,11 +433,11 @@ class StagedWrites:
         """What a put has to wait for; refuses one that may never go on."""
         self._room.check_batch(request)
         # What is staged is copied later: it takes its room twice.
-        hold = self._short(request.query, 2 * request.bytes) or self._room.full(request)
+        hold = self._short(_spark_ids(request), 2 * request.bytes) or self._room.full(request)
         for name in request.topics:
             topic = topic_named(self._registry.topics, name)
             if hold is None and topic is not None:
-                hold = self._over_limit(topic, (request.query,))
+                hold = self._over_limit(topic, _spark_ids(request))
         return hold
 
     def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
@@ -643,12 +643,12 @@ class StagedWrites:
     def _held_commit(self, commit: _Commit) -> Hold | None:
         """What a commit has to wait for; refuses one whose topic takes nothing any more."""
         request = commit.request
-        hold = self._short(request.checkpoint or request.query, commit.size_bytes)
+        hold = self._short(_spark_ids(request), commit.size_bytes)
         for topic in commit.topics:
             if hold is None:
                 if topic.is_deleted:
                     raise _topic_gone(commit)
-                hold = self._over_limit(topic, (request.query, request.checkpoint))
+                hold = self._over_limit(topic, _spark_ids(request))
         return hold
 
     def _copy(self, commit: _Commit) -> _Work:
@@ -821,7 +821,7 @@ class StagedWrites:
 
     # What makes puts and commits wait.
 
-    def _short(self, query: str, size: int) -> Hold | None:
+    def _short(self, spark_ids: Collection[str], size: int) -> Hold | None:
         """Held by an alarm; a query whose lease keeps data has a reserve of disk (law 3)."""
         alarms = self._chain.alarms
         if not alarms.is_raised:
@@ -832,14 +832,14 @@ class StagedWrites:
         if disk.value != self._seen_free_bytes:
             self._seen_free_bytes, self._spent_bytes = disk.value, 0
         left = disk.value - self._spent_bytes - size
-        if disk.limit and left >= max(0, disk.limit - reserve) and self._has_lease(query):
+        if disk.limit and left >= max(0, disk.limit - reserve) and self._has_lease(spark_ids):
             return None
         return Hold(Reason.DISK, disk.culprit)
 
-    def _has_lease(self, query: str) -> bool:
+    def _has_lease(self, spark_ids: Collection[str]) -> bool:
         """True when data is kept for this query of Spark: that it goes on is what frees it."""
         return any(
-            each.lease.holds and each.last.query_id == query
+            each.lease.holds and each.last.query_id and each.last.query_id in spark_ids
             for each in self._queries.queries.values()
         )
 
@@ -1132,6 +1132,15 @@ class SinkSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def _key(put: _HeldPut) -> SinkKey:
     return put.request.sink, put.request.query
+
+
+def _spark_ids(request: StageRoomRequest | CommitBatchRequest) -> tuple[str, ...]:
+    """Which query of Spark's it may be of: ``query`` is its id only where a stream writes."""
+    if request.spark_query:
+        return (request.spark_query,)
+    if isinstance(request, CommitBatchRequest) and request.checkpoint:
+        return (request.query, request.checkpoint)
+    return (request.query,)
 
 
 def _held(hold: Hold) -> StageRoomResponse:

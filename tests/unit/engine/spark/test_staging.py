@@ -620,6 +620,44 @@ def test_a_querys_own_brake_does_not_hold_its_commit():
     assert bench.engine.staged.held["out", "other"].hold.reason is Reason.SPARK
 
 
+OTHER_NAMES = {
+    "at least once": {"query": "q~0a1b"},
+    "letters of a table": {"query": "flow-id", "sink": "etl.letters"},
+    "a write within foreachBatch": {"query": "write-0a1b"},
+}
+
+
+@pytest.mark.parametrize("key", OTHER_NAMES.values(), ids=OTHER_NAMES.keys())
+def test_the_reserve_is_for_a_query_with_a_lease_under_whatever_name_it_writes(bench, orders, key):
+    bench.engine.set_alarm_limits(memory_bytes=1 << 60, disk_free_bytes=1000 * MIB)
+    stage = bench.put(orders, [b"a"], **key)
+    _leased(bench, orders)
+    bench.engine.set_alarm("disk", 900 * MIB)
+    key = {"sink": "out"} | key
+    room = StageRoomRequest(batch=1, name="0.a", bytes=10 * MIB, **key)
+    assert "free, limit" in bench.ask(room).held
+    room.spark_query = "q"
+    assert not bench.ask(room).held
+    assert bench.commit(0, stage, spark_query="q", **key).rows == 1
+
+
+@pytest.mark.parametrize("key", OTHER_NAMES.values(), ids=OTHER_NAMES.keys())
+def test_a_querys_own_brake_does_not_hold_what_it_writes_under_another_name(key):
+    bench = bench_of(backpressure="hard", backlog_messages_max=1)
+    loop = bench.topic()
+    bench.settle()
+    _leased(bench, loop)
+    assert bench.commit(0, bench.put(loop, [b"a", b"b"])).rows == 2
+    bench.advance(1000)
+    stage = bench.put(loop, [b"c"], **key)
+    key = {"sink": "out"} | key
+    room = StageRoomRequest(batch=0, name="0.b", topics=[str(loop.name)], bytes=9, **key)
+    assert bench.ask(room).held
+    room.spark_query = "q"
+    assert not bench.ask(room).held
+    assert bench.commit(0, stage, spark_query="q", **key).rows == 1
+
+
 def test_a_topic_that_is_full_holds_puts_too(bench):
     topic = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
     reader = bench.reader(topic)
