@@ -221,6 +221,25 @@ def test_an_unacked_limit_of_the_subscription(exam):
     exam.ok_again()
 
 
+def test_a_limit_that_is_reached_and_leaves_nothing_waiting_is_no_finding(exam):
+    topic, subscription = exam.topic()
+    readers = [exam.reader(subscription, Permits(100), name) for name in ("ann", "bob")]
+    subscription.limit_unacked(4)
+    exam.publish(topic, 4)
+    exam.ok()
+    exam.pass_ms(60_000)
+    exam.ok()
+    channel = exam.bench.channel()
+    for _ in range(40):
+        exam.publish(topic, 6, channel)
+        exam.ok()
+        for _ in range(4):
+            for reader in readers:
+                reader.ack()
+        exam.bench.advance(250)
+    exam.ok()
+
+
 def test_an_owner_says_what_may_be_unacked_and_the_advice_takes_it_away(exam):
     topic, subscription = exam.topic(policy=TopicPolicy(unacked_max=4))
     reader = exam.reader(subscription, Permits(100), "ann")

@@ -363,7 +363,10 @@ def held_chains(stages: Sequence[StageView]) -> Steps[list[Finding]]:
     # Ten thousand connections that wait for the same stage go the same way: it is walked once.
     chains: dict[tuple[str, Reason | None, str], _WaitChain] = {}
     for stage in stages:
-        if not stage.is_held or (stage.reason is not None and stage.reason.is_resource):
+        # Whether a reader at a limit is behind is another question (``delivery.py``).
+        is_reader = stage.kind in _DELIVERY_KINDS
+        is_alarmed = stage.reason is not None and stage.reason.is_resource
+        if not stage.is_held or is_reader or is_alarmed:
             continue
         key = (stage.kind, stage.reason, stage.awaited)
         chain = chains.get(key) if stage.awaited else None
@@ -691,10 +694,10 @@ def _limit(stage: StageView, chain: list[StageView]) -> Finding:
         str(stage.culprit),
         f"{stage.label} is held by a limit ({stage.reason.value}): {stage.culprit}"
         f"{often and ';'}{often}.",
-        "delivery" if stage.kind in _DELIVERY_KINDS else "publish",
+        "publish",
         tuple([each.label for each in chain]),
         chain[0].share,
-        severity="behind" if stage.kind in _DELIVERY_KINDS else "holding",
+        severity="holding",
         culprit=culprit,
         cause=stage.reason.value,
         path=(*[each.key for each in chain], *([topic] if topic else []), culprit_id),
