@@ -12,7 +12,8 @@ time. Everything runs on the client's own thread.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kit.pulsar_payload import PulsarMessage, batch_tail, single_tail
@@ -44,6 +45,8 @@ class FakeTransport:
         self.is_closed = False
         self.is_aborted = False
         self._parser = FrameParser()
+        self.kept: list[bytes] | None = None
+        """What is to arrive in one piece with what follows."""
         self._unread: list[bytes] = []
 
     def writelines(self, pieces: list[bytes]) -> None:
@@ -52,6 +55,9 @@ class FakeTransport:
             self.broker.told(self, command)
 
     def answer(self, data: bytes) -> None:
+        if self.kept is not None:
+            self.kept.append(data)
+            return
         asyncio.get_running_loop().call_soon(self._arrive, data)
 
     def _arrive(self, data: bytes) -> None:
@@ -96,6 +102,8 @@ class FakePulsar:
         self.held: set[int] = set()
         """Types of commands that get no answer until ``release``."""
         self.waiting: list[tuple[FakeTransport, pb.BaseCommand]] = []
+        self.on_flow: Callable[[], Any] = lambda: None
+        """Called after each FLOW."""
         self.is_away = False
         self.is_silent = False
         self.version = "fake"
@@ -141,6 +149,8 @@ class FakePulsar:
             self.waiting.append((transport, command))
             return
         self._answer(transport, command)
+        if command.type == TYPES.FLOW:
+            self.on_flow()
 
     def release(self, kind: int) -> None:
         self.held.discard(kind)
@@ -233,6 +243,15 @@ class FakePulsar:
         part = getattr(command, NAMES[kind])
         part.MergeFrom(type(part)(**fields))
         self.transports[-1].answer(encode(command))
+
+    @contextmanager
+    def one_read(self) -> Iterator[None]:
+        """What is delivered and said inside comes in one piece."""
+        transport = self.transports[-1]
+        transport.kept = kept = []
+        yield
+        transport.kept = None
+        transport.answer(b"".join(kept))
 
     def cut(self) -> None:
         """The newest connection breaks."""

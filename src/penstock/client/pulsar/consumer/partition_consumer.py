@@ -265,11 +265,13 @@ class PartitionConsumer:
         is_first = self.handler.epoch < 0
         if not is_first:
             self.counters.reconnects += 1
+        # Before the FLOW: the broker would send again what it does not know to be acked.
+        self._look_at_acks()
+        self._flush(connection)
         may_start = not (is_first and self._has_parent and self._options["is_durable"])
         self._flow(connection, self.permits.connected(may_start=may_start))
         if not self.permits.queue_size:
             self._ask(connection)
-        self._flush(connection)
         self._teller.forget()
         connection.watch(self.consumer_id, self)
 

@@ -797,11 +797,34 @@ async def test_acks_survive_a_lost_connection_and_what_was_acked_does_not_come_t
     await consumer.acknowledge_async(message)
     await bench.settle()
     bench.part(consumer)._look_at_acks()
+    before = len(bench.broker.commands)
+    bench.broker.on_flow = lambda: bench.broker.acks or bench.broker.deliver(b"x", entry=0)
     bench.broker.held.add(TYPES.SUBSCRIBE)
     bench.broker.cut()
     await until(lambda: bench.broker.waiting)
     bench.broker.release(TYPES.SUBSCRIBE)
     await until(lambda: bench.broker.acks == [[(7, 0)]])
+    await bench.settle()
+    kinds = [each.type for each in bench.broker.commands[before:]]
+    assert kinds[-3:] == [TYPES.SUBSCRIBE, TYPES.ACK, TYPES.FLOW]
+    assert len(consumer.inboxes[0]) == 0
+
+
+@scene
+async def test_what_was_acked_while_there_was_no_connection_does_not_come_again(bench):
+    consumer = await bench.subscribe(ack_group_ms=600_000, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    bench.broker.on_flow = lambda: bench.broker.acks or bench.broker.deliver(b"x", entry=0)
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.cut()
+    await until(lambda: bench.broker.waiting)
+    consumer.acknowledge(message)
+    bench.broker.release(TYPES.SUBSCRIBE)
+    await until(lambda: len(bench.broker.flows) == 2)
+    await bench.settle()
+    assert len(consumer.inboxes[0]) == 0
 
 
 @scene
