@@ -15,6 +15,7 @@ from kit.client.pulsar_consumer import TYPES, scene, until
 from kit.pulsar_payload import single_tail
 from penstock.client.pulsar import SubscriptionType
 from penstock.client.pulsar.consumer.receiver_queue import ReceiverPermits
+from penstock.wire.pulsar.frames import NO_ID
 
 STEPS = st.lists(
     st.one_of(
@@ -171,6 +172,7 @@ WHOLE_STEPS = st.lists(
         st.tuples(st.just("pause"), st.just(0)),
         st.tuples(st.just("resume"), st.just(0)),
         st.tuples(st.just("cut"), st.just(0)),
+        st.tuples(st.just("be_closed"), st.integers(0, 3)),
     ),
     max_size=30,
 )
@@ -198,6 +200,7 @@ class WholeLife:
         return self.granted > self.sent
 
     def check(self):
+        assert 0 not in self.bench.broker.flows
         part, inbox = self.bench.part(self.consumer), self.consumer.inboxes[0]
         permits = part.permits
         assert permits.outstanding == self.granted - self.sent <= self.size
@@ -258,6 +261,20 @@ class WholeLife:
     async def cut(self, _):
         before = len(self.bench.broker.subscribes)
         self.bench.broker.cut()
+        await self.come_back(before)
+
+    async def be_closed(self, damaged):
+        """CLOSE_CONSUMER, in one read with entries nobody can read."""
+        broker = self.bench.broker
+        before = len(broker.subscribes)
+        with broker.one_read():
+            for _ in range(damaged):
+                await self.send_damaged(0)
+            number = broker.subscribes[-1].consumer_id
+            broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+        await self.come_back(before)
+
+    async def come_back(self, before):
         await until(lambda: len(self.bench.broker.subscribes) > before)
         await until(lambda: self.consumer.is_connected)
         self.sent = 0
@@ -270,6 +287,7 @@ class WholeLife:
     WHOLE_STEPS,
 )
 @example(1, SubscriptionType.EXCLUSIVE, [("give_up", 2), ("redeliver", 0)])
+@example(10, SubscriptionType.SHARED, [("be_closed", 3), ("send", 6), ("receive", 6)])
 def test_whatever_gives_permits_back_a_consumer_neither_loses_nor_makes_any(size, kind, steps):
     @scene
     async def play(bench):

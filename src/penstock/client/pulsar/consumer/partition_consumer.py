@@ -310,6 +310,8 @@ class PartitionConsumer:
             self.taken = 0
             self._noted.clear()
             self.epoch += 1
+        # Permits of the last connection: what came with its end has not given them back.
+        self._back = 0
         # What was not acked then comes again, and is counted again.
         self._unacked_before = self.counters.messages - self.counters.acked
         self._receipts.forget()

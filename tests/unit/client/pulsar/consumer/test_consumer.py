@@ -552,6 +552,24 @@ async def test_after_a_reconnect_permits_begin_anew_and_the_queue_is_empty(bench
 
 
 @scene
+async def test_what_came_with_the_end_of_a_consumer_is_not_granted_again_after_it(bench):
+    consumer = await bench.subscribe(receiver_queue_size=10)
+    await bench.settle()
+    number = bench.part(consumer).consumer_id
+    with bench.broker.one_read():
+        for _ in range(4):
+            bench.broker.deliver(tail=single_tail(b"x")[:-1] + b"y")
+        bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    await until(lambda: bench.broker.flows == [10, 10])
+    for body in numbers(4):
+        bench.broker.deliver(body)
+    await bench.receive(consumer, 4)
+    await bench.settle()
+    assert bench.broker.flows == [10, 10]
+
+
+@scene
 async def test_a_durable_subscription_comes_back_without_a_start_id(bench):
     await bench.subscribe()
     await bench.settle()
