@@ -218,6 +218,7 @@ class StageWriter:
                     wait_ms=max(0, min(WAIT_MS, left_ms)),
                     maker=self._maker,
                     spark_query=self._spark_query,
+                    passing=list(command.passing),
                 ),
             )
             assert isinstance(answer, StageRoomResponse)
@@ -269,6 +270,7 @@ class StageWriter:
                     maker=self._maker,
                     wait_ms=WAIT_MS,
                     spark_query=self._spark_query,
+                    passing=list(command.passing),
                 ),
             )
             assert isinstance(answer, CommitBatchResponse)

@@ -258,7 +258,8 @@ class LocateResponse(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"
 # is Spark's id of a streaming query, a ``transactionalId``, or an id that a plain write makes for
 # itself. A put that no commit names is never seen by anybody. ``spark_query`` is Spark's id of the
 # streaming query that writes, whatever name it writes under: what the broker knows of that query
-# (its lease, its brake) is known by it. Empty = ``query``.
+# (its lease, its brake) is known by it. Empty = ``query``. ``passing`` names topics whose limits
+# hold nothing of it: those of a flow's retries and dead letters.
 
 
 class CommitBatchRequest(QueryRequest, tag="commit_batch"):
@@ -283,6 +284,7 @@ class CommitBatchRequest(QueryRequest, tag="commit_batch"):
     put_ms: float = 0
     """What the longest of its puts took, without the time in which the rows were made."""
     spark_query: str = ""
+    passing: list[str] = []
 
 
 class CommitBatchResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -353,6 +355,7 @@ class StageRoomRequest(QueryRequest, tag="stage_room"):
     maker: str = ""
     """As that of a poll; topics that are made count for it."""
     spark_query: str = ""
+    passing: list[str] = []
 
 
 class StagedTopic(msgspec.Struct, kw_only=True):

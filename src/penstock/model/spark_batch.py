@@ -154,6 +154,9 @@ class StageCommand:
     spark_query: str = ""
     """Spark's id of the streaming query that writes them, where ``query`` is another name: its
     lease and its brake are known by it. Empty = ``query``."""
+    passing: tuple[str, ...] = ()
+    """Topics of the rows whose limits are not for them: what a flow could not process must not stop
+    it. Only flows say so, of the topics of their own letters."""
 
     @property
     def name(self) -> str:

@@ -206,6 +206,12 @@ class Flow:
         return bool(self.map) or self.decode.format != RAW
 
     @property
+    def letter_topics(self) -> tuple[str, ...]:
+        """Where rows go that cannot be processed, now or ever."""
+        retries = (self.retry_topic,) if self.can_retry else ()
+        return (*retries, self.dead_topic) if self.can_fail else ()
+
+    @property
     def writes_to(self) -> str:
         """The broker that messages and letters go to."""
         return self.target.endpoint or self.source.endpoint
@@ -662,7 +668,14 @@ class _Reader:
             raise self._bad((*where, "to"), text)
         if flow.source.columns and flow.source.archive:
             raise self._bad((*where, "from", "columns"), "an archive has its own columns; use sql")
-        if flow.source.archive and flow.target.kind == TOPIC and flow.can_fail:
+        if flow.target.kind == TOPIC and flow.can_fail:
+            self._check_letters(flow, where)
+
+    def _check_letters(self, flow: Flow, where: tuple[str, ...]) -> None:
+        """Where rows and letters go to topics."""
+        if flow.target.place == flow.dead_topic:
+            raise self._bad((*where, "to", TOPIC), "is where the dead letters go; name another one")
+        if flow.source.archive:
             raise self._bad((*where, "decode"), "what an archive is replayed with stays raw")
 
     def _check_names(self, flows: tuple[Flow, ...]) -> None:

@@ -16,6 +16,7 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 import contextlib
 import difflib
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,8 +52,10 @@ from penstock.pipelines.letters import (
     LETTER,
     LETTER_DDL,
     LETTER_FIELDS,
+    LETTER_TOPICS,
     NAMES,
     ORIGIN,
+    FlowSink,
     Postmaster,
     RowMapper,
 )
@@ -115,8 +118,7 @@ def check_topics(flow: Flow) -> None:
 def check_target(flow: Flow) -> None:
     """What a start finds out with its first row only: topics that nobody makes."""
     wanted = [] if flow.target.is_table else [flow.target.place]
-    wanted += [flow.dead_topic] if flow.can_fail else []
-    wanted += [flow.retry_topic] if flow.can_retry else []
+    wanted += reversed(flow.letter_topics)
     if not wanted:
         return
     try:
@@ -138,7 +140,7 @@ def prepare_session(spark: SparkSession) -> None:
     """What a session needs before flows are made in it; once."""
     for name, value in SESSION_SETTINGS.items():
         spark.conf.set(name, value)
-    for source in (PenstockSource, table_sink.TableSink, archive_source.ArchiveSource):
+    for source in (PenstockSource, FlowSink, table_sink.TableSink, archive_source.ArchiveSource):
         register_source(spark, source)
 
 
@@ -175,7 +177,8 @@ class FlowQuery:
             writer = writer.format(table_sink.FORMAT).options(**self._table(frame))
         else:
             options = {"endpoint": self.flow.writes_to, "sink": self.flow.name}
-            writer = writer.format("penstock").options(**options, guarantee=target.guarantee)
+            options[LETTER_TOPICS] = json.dumps(self.flow.letter_topics)
+            writer = writer.format(FlowSink.name()).options(**options, guarantee=target.guarantee)
         return SparkQuery(writer.start())
 
     def _plan_smaller(self) -> None:
@@ -541,6 +544,7 @@ class FlowQuery:
             compression=target.compression,
             endpoint=self.flow.writes_to if flow.can_fail else "",
             sink=f"{flow.name}.letters",
+            letter_topics=flow.letter_topics,
         )
         return options.as_option()
 

@@ -90,11 +90,14 @@ class TableOptions:
     """Where letters go; empty = there are none."""
     sink: str = ""
     """The name that letters are known by at the broker."""
+    letter_topics: tuple[str, ...] = ()
+    """Where they may go."""
 
     @classmethod
     def of(cls, options: MutableMapping[str, str]) -> "TableOptions":
         given: dict[str, Any] = json.loads(options["table"])
-        given["partition_by"] = tuple(given.get("partition_by", ()))
+        for name in ("partition_by", "letter_topics"):
+            given[name] = tuple(given.get(name, ()))
         return cls(**given)
 
     def as_option(self) -> dict[str, str]:
@@ -195,6 +198,7 @@ class TableWriter(DataSourceStreamArrowWriter):
             stages=stages,
             checkpoint=batch.writer,
             spark_query=self._spark_query,
+            passing=list(self.options.letter_topics),
         )
         with BulkClient(self.options.endpoint) as client:
             try:
@@ -228,6 +232,7 @@ class TaskLetters:
             stage=attempt,
             partition=task,
             spark_query=spark_query(),
+            passing=options.letter_topics,
         )
         self._path: Path | None = None
         self._file: Any = None

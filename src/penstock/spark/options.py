@@ -352,6 +352,9 @@ class SinkOptions:
     batch: int = -1
     retry_s: float = RETRY_S
     commit_s: float = COMMIT_S
+    passing: tuple[str, ...] = ()
+    """Topics whose limits do not hold the rows: those of a flow's letters. No option says it, only
+    the sink of flows (``pipelines/letters.py``)."""
 
     @property
     def name(self) -> str:

@@ -128,6 +128,7 @@ def put(options: SinkOptions, query: str, batch: int, batches: Iterator[Any]) ->
         topic=options.topic,
         guarantee=options.guarantee,
         spark_query=spark_query(),
+        passing=options.passing,
     )
     timed = _Timed(batches)
     began = time.monotonic()
@@ -221,6 +222,7 @@ def commit(
         is_single=not (is_streaming or options.transactional_id),
         put_ms=max((each.put_ms for each in puts), default=0.0),
         spark_query=puts[0].spark_query if puts else "",
+        passing=list(options.passing),
     )
     with _driver_client(options) as client:
         answer = client.commit_batch(request, patience_s=options.commit_s)

@@ -13,7 +13,13 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock.spark.options import BadOption, SourceOptions, read_options, read_sink_options
+from penstock.spark.options import (
+    BadOption,
+    SinkOptions,
+    SourceOptions,
+    read_options,
+    read_sink_options,
+)
 from penstock.spark.schema import full_schema
 
 if TYPE_CHECKING:
@@ -46,6 +52,11 @@ class PenstockSource(DataSource):
         """The options of a read; a write has others."""
         return read_options(self.options)
 
+    @property
+    def chosen_sink(self) -> SinkOptions:
+        """The options of a write."""
+        return read_sink_options(self.options)
+
     @classmethod
     def name(cls) -> str:
         """What ``format`` is called with."""
@@ -73,7 +84,7 @@ class PenstockSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "PenstockWriter":
         from penstock.spark.sink import PenstockWriter, check_columns
 
-        options = read_sink_options(self.options)
+        options = self.chosen_sink
         if overwrite:
             raise BadOption(
                 "a topic is appended to and never overwritten: use mode('append'); to begin anew,"
@@ -85,7 +96,7 @@ class PenstockSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PenstockStreamWriter":
         from penstock.spark.sink import PenstockStreamWriter, check_columns
 
-        options = read_sink_options(self.options)
+        options = self.chosen_sink
         if overwrite:
             raise BadOption("a topic is appended to: outputMode('complete') has no meaning for it")
         if options.transactional_id:

@@ -142,6 +142,7 @@ def test_offsets_by_queue_may_be_given_as_a_table():
         (flow(retry="{ max_attempts = 2 }"), "retry: is for map"),
         (flow(dead='{ topic = "d" }'), "no row can die"),
         (flow(decode='{ format = "text", schema = "a int" }'), 'is for format = "json"'),
+        (flow(map='"a:b"', to='{ topic = "x-dead" }'), "to.topic: is where the dead letters go"),
         (flow(watermark='{ delay = "1h" }', deduplicate='{ within = "2h" }'), "the watermark says"),
         (
             flow(

@@ -52,7 +52,7 @@ class Broker(flight.FlightServerBase):
         self.staged = {}
         self.committed = {}
         self.dead = []
-        self.spark_queries = []
+        self.spark_queries, self.passing = [], []
         """What puts and commits say."""
 
     def do_put(self, _context, descriptor, reader, writer):
@@ -63,6 +63,7 @@ class Broker(flight.FlightServerBase):
                 rows += chunk.data.to_pylist()
         self.staged[command.name] = rows
         self.spark_queries.append(command.spark_query)
+        self.passing += command.passing
         receipt = StageReceipt(name=command.name, rows=len(rows))
         writer.write(pa.py_buffer(msgspec.json.encode(receipt)))
 
@@ -70,6 +71,7 @@ class Broker(flight.FlightServerBase):
         asked = msgspec.json.decode(action.body.to_pybytes(), type=CommitBatchRequest)
         key = (asked.sink, asked.query)
         self.spark_queries.append(asked.spark_query)
+        self.passing += asked.passing
         if asked.batch > self.committed.get(key, -1):
             if any(each.name not in self.staged for each in asked.stages):
                 said = msgspec.json.encode({"kind": NO_STAGE, "text": "gone"})
@@ -194,6 +196,11 @@ def test_letters_say_whose_lease_they_may_free(writer, broker, monkeypatch):
     monkeypatch.setattr(tasks, "task_property", {"sql.streaming.queryId": "of-spark"}.get)
     run(writer(), 0, range(4), bad={2})
     assert broker.spark_queries == ["of-spark", "of-spark"]
+
+
+def test_limits_of_the_topics_of_letters_are_not_for_them(writer, broker):
+    run(writer(letter_topics=("dead",)), 0, range(4), bad={2})
+    assert broker.passing == ["dead", "dead"]
 
 
 def test_a_batch_that_comes_again_changes_nothing(writer, broker):

@@ -1,5 +1,6 @@
 """Spark's sink without Spark: which rows are messages, keys of batches, what goes to executors."""
 
+import dataclasses
 import json
 import pickle
 import subprocess
@@ -180,6 +181,13 @@ def test_a_task_puts_under_its_query_and_batch_and_a_name_nobody_else_has(broker
     assert first.name != again.name
     said = broker.puts[0]
     assert (said.sink, said.query, said.batch, said.topic) == ("out", "q-1", 7, "out")
+
+
+def test_topics_that_do_not_hold_a_flows_letters_are_said_to_put_and_commit(broker, task):
+    writer = PenstockSource({"topic": "out"}).streamWriter(schema_of("body binary"), False)
+    of_flow = sink.PenstockStreamWriter(dataclasses.replace(writer.options, passing=("dead",)))
+    of_flow.commit([of_flow.write(iter([batch(1)]))], 7)
+    assert (broker.puts[0].passing, broker.commits[0].passing) == (("dead",), ["dead"])
 
 
 def test_only_what_the_commit_names_counts(broker, task):

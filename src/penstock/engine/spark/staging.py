@@ -19,7 +19,8 @@ fine: a batch without rows need not come.
 
 Law 3: the disk alarm may wait for a query to let go of what its lease keeps, so such a query has a
 reserve; a brake may wait for the query that commits, so its own brake is not for it; topics of
-pipelines' own (hidden ones) hold nobody; and of batches that fill the room for staged rows one may
+pipelines' own (hidden ones) hold nobody, and those of a flow's letters do not hold it, or what it
+cannot process would stop what it can; and of batches that fill the room for staged rows one may
 always go on.
 
 Invariants: nothing of a batch is visible before its commit record is durable, everything after; an
@@ -135,6 +136,8 @@ ABORTED_MAX: Final = 1000
 """Puts that one abort drops; the others end in time."""
 TOPICS_MAX: Final = 1000
 """Named by one put."""
+PASSING_MAX: Final = 8
+"""Topics whose limits hold nothing of a put or a commit: a flow has two, for its letters."""
 NAME_CHARACTERS_MAX: Final = 1000
 """Of a sink or a query."""
 NEAREST_TOPICS_MAX: Final = 2000
@@ -314,6 +317,8 @@ class StagedWrites:
             if not name or len(name) > NAME_CHARACTERS_MAX or problem:
                 text = problem or f"a {what} has 1 to {NAME_CHARACTERS_MAX} characters"
                 raise QueryRefused(BAD_REQUEST, text)
+        if isinstance(request, StageRoomRequest | CommitBatchRequest):
+            _check_passing(request)
         match request:
             case StageRoomRequest():
                 return self._put(request, outlet)
@@ -437,7 +442,7 @@ class StagedWrites:
         for name in request.topics:
             topic = topic_named(self._registry.topics, name)
             if hold is None and topic is not None:
-                hold = self._over_limit(topic, _spark_ids(request))
+                hold = self._over_limit(topic, request)
         return hold
 
     def _grant(self, request: StageRoomRequest, outlet: QueryOutlet) -> StageRoomResponse:
@@ -648,7 +653,7 @@ class StagedWrites:
             if hold is None:
                 if topic.is_deleted:
                     raise _topic_gone(commit)
-                hold = self._over_limit(topic, _spark_ids(request))
+                hold = self._over_limit(topic, request)
         return hold
 
     def _copy(self, commit: _Commit) -> _Work:
@@ -843,12 +848,15 @@ class StagedWrites:
             for each in self._queries.queries.values()
         )
 
-    def _over_limit(self, topic: Topic, spark_ids: Collection[str]) -> Hold | None:
+    def _over_limit(
+        self, topic: Topic, request: StageRoomRequest | CommitBatchRequest
+    ) -> Hold | None:
         limits = topic.limits
         if limits is None or topic.name.is_hidden:
             return None
         exempt: Collection[str] = ()
         if limits.spark is not None:
+            spark_ids = _spark_ids(request)
             exempt = [
                 each.name
                 for each in self._queries.queries.values()
@@ -858,7 +866,7 @@ class StagedWrites:
         found = limits.hold_batch(self._looks, wall_ms, now_ms, exempt)
         if isinstance(found, Refusal):
             raise QueryRefused(NO_TOPIC, found.text)
-        return found
+        return None if str(topic.name) in request.passing else found
 
     def _note_hold(self, key: SinkKey, hold: Hold | None) -> None:
         """Tell the flow map: what a sink waits for, and since when."""
@@ -1132,6 +1140,15 @@ class SinkSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def _key(put: _HeldPut) -> SinkKey:
     return put.request.sink, put.request.query
+
+
+def _check_passing(request: StageRoomRequest | CommitBatchRequest) -> None:
+    if len(request.passing) > PASSING_MAX:
+        raise QueryRefused(
+            BAD_REQUEST,
+            f"limits of at most {PASSING_MAX} topics may be passed by letters, not of "
+            f"{len(request.passing)}",
+        )
 
 
 def _spark_ids(request: StageRoomRequest | CommitBatchRequest) -> tuple[str, ...]:

@@ -550,6 +550,41 @@ def test_topics_of_pipelines_themselves_pass_no_admission(bench):
         assert bench.commit(batch, bench.put(topic, [b"a", b"b"], batch)).rows == 2
 
 
+def test_letters_of_a_flow_pass_the_limits_of_the_topics_that_it_names_and_of_no_others(bench):
+    policy = TopicPolicy(length_max=1, overflow=Overflow.HOLD)
+    dead, other = bench.topic("etl-dead", policy), bench.topic("other", policy)
+    for topic in (dead, other):
+        bench.reader(topic)
+        assert bench.commit(0, bench.put(topic, [b"a"], sink=topic.name.name), sink=topic.name.name)
+    key = {"sink": "etl", "query": "q", "batch": 1}
+    room = StageRoomRequest(name="0.a", topics=["etl-dead", "other"], bytes=9, **key)
+    assert bench.ask(room).held
+    room.passing = ["etl-dead"]
+    assert "'other'" in bench.ask(room).held
+    room.topics = ["etl-dead"]
+    assert not bench.ask(room).held
+    letters = bench.put(dead, [b"b", b"c"], 1, name="0.d", sink="etl")
+    assert bench.commit(1, letters, sink="etl", passing=["etl-dead"]).rows == 2
+    both = [letters, bench.put(other, [b"d"], 2, name="0.o", sink="etl")]
+    both[0] = bench.put(dead, [b"e"], 2, name="0.d", sink="etl")
+    assert bench.commit(2, *both, sink="etl", passing=["etl-dead"], wait_ms=60_000) is None
+    assert bench.engine.staged.held["etl", "q"].hold.reason is Reason.HELD
+
+
+def test_letters_for_a_topic_that_takes_nothing_any_more_are_refused_all_the_same(bench, orders):
+    stage = bench.put(orders, [b"a"])
+    bench.engine.terminate_topic(orders.name)
+    assert "terminated" in str(bench.commit(0, stage, passing=["orders"]))
+
+
+def test_nobody_names_more_topics_that_hold_nothing_than_a_flow_has(bench):
+    many = [f"t{number}" for number in range(staging.PASSING_MAX + 1)]
+    with pytest.raises(QueryRefused, match="at most 8"):
+        bench.commit(0, passing=many)
+    with pytest.raises(QueryRefused, match="at most 8"):
+        bench.ask(StageRoomRequest(sink="s", query="q", batch=0, name="0.a", passing=many))
+
+
 def test_the_memory_alarm_holds_puts_and_commits(bench, orders):
     stage = bench.put(orders, [b"a"])
     bench.engine.set_alarm("memory", 1 << 60)
