@@ -6,9 +6,13 @@ time after the end; who is to blame, why, and who waits. An unread queue lies be
 it changes nothing.
 """
 
+import shlex
+
 import pytest
+from msgspec.structs import replace
 
 from kit.exam import Exam
+from penstock.cli.topics import POLICY_OPTIONS
 from penstock.engine.host import Mode
 from penstock.engine.topic import FanoutRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Permits, Window
@@ -482,6 +486,107 @@ def test_a_backlog_quota(exam):
     exam.found("holding", "quota", limit, waiting=connection_of(channel))
     exam.meanwhile = exam.reader(subscription).ack_all
     exam.ok_again()
+
+
+def followed(exam, topic, finding):
+    """Does what is advised, as the command line would."""
+    for advice in finding.do:
+        words = shlex.split(advice.command)
+        assert words[:4] == ["penstock", "topics", "set", str(topic.name)]
+        assert len(words) % 2 == 0
+        changes = {}
+        for option, text in zip(words[4::2], words[5::2], strict=True):
+            name = option.removeprefix("--").replace("-", "_")
+            field, read = POLICY_OPTIONS[name]
+            changes[field] = read(name, text)
+        exam.bench.engine.set_policy(topic.name, replace(topic.policy, **changes))
+    assert finding.do
+
+
+LIMITS_OF_LENGTH = [
+    (setting, overflow, severity, cause)
+    for setting in ("length_max", "bytes_max")
+    for overflow, severity, cause in (
+        (Overflow.HOLD, "holding", "held"),
+        (Overflow.REJECT, "refusing", "length-limit"),
+        (Overflow.DROP_HEAD, "discarding", "drop-head"),
+    )
+]
+QUOTAS = [
+    (setting, policy, severity, cause)
+    for setting in ("quota_bytes_max", "quota_age_ms_max")
+    for policy, severity, cause in (
+        (QuotaPolicy.HOLD, "holding", "quota"),
+        (QuotaPolicy.EXCEPTION, "refusing", "quota"),
+        (QuotaPolicy.EVICT, "discarding", "evict"),
+    )
+]
+
+
+@pytest.mark.parametrize(("setting", "overflow", "severity", "cause"), LIMITS_OF_LENGTH)
+def test_the_advice_for_a_full_topic_ends_it(exam, setting, overflow, severity, cause):
+    topic, subscription = exam.topic(policy=TopicPolicy(**{setting: 10}, overflow=overflow))
+    reader, channel = exam.reader(subscription, Window(1)), exam.bench.channel()
+    exam.begins()
+    exam.meanwhile = while_it_may(exam, topic, channel, count=9, body=b"x" * 9)
+    culprit = {
+        "holding": f"limit/{setting}/topic/orders",
+        "refusing": "topic/orders",
+        "discarding": "sub/orders/billing",
+    }[severity]
+    waiting = connection_of(channel)
+    found = exam.found(severity, cause, culprit, waiting=waiting)
+    followed(exam, topic, found)
+    exam.meanwhile = lambda: (while_it_may(exam, topic, channel)(), reader.ack_all())
+    exam.ok_again()
+
+
+@pytest.mark.parametrize(("setting", "policy", "severity", "cause"), QUOTAS)
+def test_the_advice_for_a_quota_that_is_passed_ends_it(exam, setting, policy, severity, cause):
+    quota = TopicPolicy(**{setting: 1_000}, quota_policy=policy)
+    topic, subscription = exam.topic(policy=quota)
+    reader, channel = exam.reader(subscription, Permits(1)), exam.bench.channel()
+    exam.publish(topic, 1, channel)
+    exam.bench.advance(990)
+    exam.begins()
+    exam.meanwhile = while_it_may(exam, topic, channel, body=b"x" * 200)
+    culprit = {
+        "holding": f"limit/{setting}/topic/orders",
+        "refusing": "topic/orders",
+        "discarding": "sub/orders/billing",
+    }[severity]
+    waiting = connection_of(channel)
+    found = exam.found(severity, cause, culprit, waiting=waiting)
+    followed(exam, topic, found)
+    reader.consumer.grant(10_000)
+    exam.meanwhile = lambda: (while_it_may(exam, topic, channel)(), reader.ack_all())
+    exam.ok_again()
+
+
+@pytest.mark.parametrize("setting", ["publish_messages_per_s", "publish_bytes_per_s"])
+def test_of_two_publish_rates_the_one_that_is_used_up_is_to_blame(exam, setting):
+    rates = {"publish_messages_per_s": 100_000, "publish_bytes_per_s": 100_000}
+    topic, _ = exam.topic(policy=TopicPolicy(**{**rates, setting: 1}))
+    channel = exam.bench.channel()
+    exam.begins()
+    exam.meanwhile = while_it_may(exam, topic, channel)
+    limit = f"limit/{setting}/topic/orders"
+    found = exam.found("holding", "rate", limit, waiting=connection_of(channel))
+    followed(exam, topic, found)
+    exam.ok_again()
+
+
+def test_dead_letters_that_are_lost_are_lost_by_the_limit_that_is_reached(exam):
+    policy = TopicPolicy(length_max=1_000, bytes_max=2, overflow=Overflow.REJECT)
+    dead = exam.topic("dead", policy, sub="nobody")[0]
+    topic, subscription = exam.topic(policy=TopicPolicy(dead_letter_topic="dead"))
+    reader = exam.reader(subscription)
+    exam.publish(topic, 9)
+    reader.reject()
+    exam.pass_ms(1_000)
+    found = exam.now("discarding", "letters-lost", "topic/dead", waiting=["topic/orders"])
+    assert [each.command for each in found.do] == ["penstock topics set dead --bytes-max 0"]
+    followed(exam, dead, found)
 
 
 def held_disk(exam, topic):

@@ -145,7 +145,7 @@ def test_a_backlog_quota_that_evicts_is_a_loss_to_who_reads(exam):
     exam.begins()
     exam.meanwhile = publishes
     publisher = [channel.connection.stage.id]
-    exam.found("discarding", "drop-head", "sub/orders/billing", waiting=publisher)
+    exam.found("discarding", "evict", "sub/orders/billing", waiting=publisher)
     exam.meanwhile = reader.ack_all
     reader.consumer.grant(100)
     reader.consumer.wake()

@@ -126,7 +126,7 @@ def set_(topic: str, space: str, *, is_json: bool, **given: Any) -> None:
     """Change the policy of TOPIC; what is not given stays, "default" is what the settings say."""
     where = {name: given.pop(name) for name in ("data", "endpoint")}
     order: dict[str, Any] = {"topic": topic, "space": space}
-    for option, (field, parse) in _POLICY.items():
+    for option, (field, parse) in POLICY_OPTIONS.items():
         text = given[option]
         if text is not None:
             order[field] = parse(option, text)
@@ -155,7 +155,7 @@ def _limit(option: str, text: str) -> int:
     return amount
 
 
-_POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
+POLICY_OPTIONS: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
     "spark_backpressure": (
         "spark_backpressure",
         lambda _option, text: "" if text == "default" else text,

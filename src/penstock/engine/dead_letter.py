@@ -155,13 +155,21 @@ class DeadLetters:
 
     def _note(self, topic: Topic, letters: list[Waiting], cause: str) -> None:
         for target in {queue.topic for _, queues in letters for queue in queues}:
-            self.note(target.name, topic.name, cause)
+            full_by = target.limits.full_by if target.limits is not None else ""
+            limit_id = full_by if cause == LETTERS_LOST else ""
+            self.note(target.name, topic.name, cause, limit_id)
 
-    def note(self, at: TopicName, source: TopicName | None, cause: str = DEAD_LETTERS) -> None:
+    def note(
+        self,
+        at: TopicName,
+        source: TopicName | None,
+        cause: str = DEAD_LETTERS,
+        limit_id: str = "",
+    ) -> None:
         """For the diagnosis: where a letter arrives, or is lost, and whose it is."""
         self._chain.troubles.note(
             cause,
-            Culprit(str(at), at.id),
+            Culprit(str(at), at.id, limit_id),
             1,
             self._chain.now_ms,
             publisher=None if source is None else Culprit(str(source), source.id),

@@ -535,6 +535,7 @@ class FlowMapper:
             tuple(publishers),
             len(publishers) + trouble.publishers_left_out,
             "" if trouble.via is None else trouble.via.id,
+            culprit.limit_id,
         )
 
     def _has_unread(self, topic_id: str) -> bool:

@@ -306,6 +306,7 @@ class TopicLimits:
         "_topic",
         "_turn",
         "_unread",
+        "full_by",
         "spark",
     )
 
@@ -321,6 +322,8 @@ class TopicLimits:
         )
         self.spark: SparkPressure | None = None
         """Set while a query may slow or hold publishers (``spark/query.py``)."""
+        self.full_by = ""
+        """The id of the limit by which a dead letter found no place last."""
         self._turn = -1
         self._messages = 0
         self._ready_bytes = 0
@@ -390,9 +393,11 @@ class TopicLimits:
             return too_large(self._topic.name, size, policy.message_bytes_max)
         full = self._full(record, policy)
         if full:
+            limit = self._culprit(full)
             if policy.overflow is Overflow.HOLD:
-                return Hold(Reason.HELD, self._culprit(full))
-            return Refusal(RefusalKind.LENGTH_LIMIT, topic_culprit(self._topic.name), full)
+                return Hold(Reason.HELD, limit)
+            refuser = topic_culprit(self._topic.name, limit.id)
+            return Refusal(RefusalKind.LENGTH_LIMIT, refuser, full)
         found = self._over_quota(self._backlogs, self._age_ms) or self._too_fast(now_ms)
         if found is None and self.spark is not None:
             return self.spark.judge(record.messages, size, now_ms)
@@ -452,19 +457,19 @@ class TopicLimits:
             text = self._quota.explain(str(self._topic.name), backlog, age_ms)
             slowest = max(holders(self._topic), key=lambda each: _backlog(each, self._topic))
             text += f"; subscription {slowest.name} has not settled it"
+            limit = self._quota_culprit(text, backlog)
             if verdict is QuotaDecision.HOLD:
-                return Hold(Reason.QUOTA, self._quota_culprit(text, backlog))
-            return Refusal(RefusalKind.QUOTA, topic_culprit(self._topic.name), text)
+                return Hold(Reason.QUOTA, limit)
+            refuser = topic_culprit(self._topic.name, limit.id)
+            return Refusal(RefusalKind.QUOTA, refuser, text)
         return None
 
     def _too_fast(self, now_ms: int) -> Hold | None:
         wait_ms = self._rate.wait_ms(now_ms) if self._rate.is_set else 0
         if wait_ms:
             text = f"publish rate of topic '{self._topic.name}' is used up"
-            policy = self._topic.policy
-            setting = (
-                "publish_messages_per_s" if policy.publish_messages_per_s else "publish_bytes_per_s"
-            )
+            is_bytes = self._rate.is_short_of_bytes(now_ms)
+            setting = "publish_bytes_per_s" if is_bytes else "publish_messages_per_s"
             culprit = Culprit(text, limit_id(setting, self._topic.name))
             return Hold(Reason.RATE, culprit, now_ms + wait_ms)
         return None
@@ -522,6 +527,7 @@ class TopicLimits:
         Only where ``rejects``: nobody could hold it or be told.
         """
         if self._topic.is_terminated:
+            self.full_by = ""
             return False
         policy = self._topic.policy
         self._look(self._topic, policy)
@@ -529,7 +535,9 @@ class TopicLimits:
         self._room -= taken
         self._messages += coming - taken
         self._ready_bytes += coming_bytes
-        return not self._full(letter, policy)
+        full = self._full(letter, policy)
+        self.full_by = self._culprit(full).id if full else ""
+        return not full
 
     def make_room(self, wall_ms: int) -> bool:
         """Let the oldest messages go where the policy says so; False while more has to go.
@@ -554,9 +562,9 @@ class TopicLimits:
 _ONE_MORE: Final = neutral_record(b"x")
 
 
-def topic_culprit(name: TopicName) -> Culprit:
-    """A topic as what refuses, or is full."""
-    return Culprit(str(name), name.id)
+def topic_culprit(name: TopicName, by_limit: str = "") -> Culprit:
+    """A topic as what refuses, or is full, and the id of the limit by which it does."""
+    return Culprit(str(name), name.id, by_limit)
 
 
 def limit_id(setting: str, topic: TopicName) -> str:
@@ -731,12 +739,12 @@ def _drop_order(subscription: Subscription, topic: Topic) -> list[Queue]:
     return sorted(queues, key=lambda queue: -subscription.ready(queue.queue_id))
 
 
-def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
+def _drop(subscription: Subscription, topic: Topic, messages: int, setting: str) -> int:
     dropped = 0
     for queue in _drop_order(subscription, topic):
         if dropped >= messages:
             break
-        dropped += subscription.drop_head(queue.queue_id, messages - dropped)
+        dropped += subscription.drop_head(queue.queue_id, messages - dropped, setting)
     return dropped
 
 
@@ -753,13 +761,13 @@ def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -
     room = subscription.available_messages()
     if policy.length_max:
         over = _ready(subscription, topic) - max(0, policy.length_max)
-        dropped = _drop(subscription, topic, min(over - room, left))
+        dropped = _drop(subscription, topic, min(over - room, left), "length_max")
         is_done = dropped >= over
         left -= dropped
     if policy.bytes_max:
         limit = max(0, policy.bytes_max)
         while subscription.ready_body_bytes() > limit:
-            if room > 0 or left <= 0 or _drop(subscription, topic, 1) == 0:
+            if room > 0 or left <= 0 or _drop(subscription, topic, 1, "bytes_max") == 0:
                 return False
             left -= 1
     return is_done
@@ -768,7 +776,7 @@ def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -
 def _drop_backlog(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
     left = DROPPED_MAX
     while _unsettled_bytes(subscription, topic) > bytes_max:
-        if not left or _drop(subscription, topic, 1) == 0:
+        if not left or _drop(subscription, topic, 1, "quota_bytes_max") == 0:
             return False
         left -= 1
     return True
@@ -783,7 +791,9 @@ def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> bool
         while cursor.head < min(upto, cursor.end):
             # Beside what is in flight one by one: several could be younger than they may be.
             count = 1 if cursor.pending.messages else min(left, upto - cursor.head)
-            dropped = subscription.drop_head(queue.queue_id, count) if left else 0
+            if not left:
+                return False
+            dropped = subscription.drop_head(queue.queue_id, count, "quota_age_ms_max")
             if not dropped:
                 return False
             left -= min(dropped, left)

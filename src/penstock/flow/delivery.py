@@ -509,7 +509,12 @@ def _slow_burials(stage: StageView) -> list[Finding]:
 def _discarding(stage: StageView, progress: ProgressView) -> Finding:
     """Old messages make room for new ones: a loss to who reads them, a ring to who does not."""
     is_ring = not progress.was_read
-    said = f"is full: {progress.discarded} of its oldest messages were dropped for want of room"
+    by = progress.discarded_by
+    is_quota = by.startswith("quota_")
+    count = progress.discarded
+    said = f"is full: {count} of its oldest messages were dropped for want of room"
+    if is_quota:
+        said = f"is too far behind: {count} of its oldest messages were dropped, as its quota says"
     slow = [each for each in stage.consumers if each.is_at_limit]
     if slow:
         worst = max(slow, key=lambda each: (_idleness(each, progress), each.unacked))
@@ -523,15 +528,20 @@ def _discarding(stage: StageView, progress: ProgressView) -> Finding:
         "subscription",
         stage.name,
         f"{stage.label} {said}.",
-        cause="ring" if is_ring else "drop-head",
+        cause="ring" if is_ring else "evict" if is_quota else "drop-head",
         severity="parked" if is_ring else "discarding",
     )
-    return replace(found, since_ms=progress.discarding_ms)
+    do = advice_for(f"limit/{by}/{stage.belongs_to}", found.cause)
+    return replace(found, since_ms=progress.discarding_ms, do=do)
+
+
+_DROPPING: Final = ("drop-head", "evict")
+"""Causes that say that what was published is thrown away."""
 
 
 def _with_publishers(found: list[Finding], stages: Sequence[StageView]) -> list[Finding]:
     """Who publishes what is thrown away is known by where channels hand their messages to."""
-    if not any(each.cause == "drop-head" for each in found):
+    if not any(each.cause in _DROPPING for each in found):
         return found
     by_id = {each.id: each for each in stages}
     publishers: dict[str, dict[str, StageView]] = {}
@@ -541,7 +551,7 @@ def _with_publishers(found: list[Finding], stages: Sequence[StageView]) -> list[
             publishers.setdefault(topic_of_queue(queue_id), {})[one.id] = one
     return [
         each
-        if each.cause != "drop-head"
+        if each.cause not in _DROPPING
         else _published_by(each, list(publishers.get(each.path[0], {}).values()))
         for each in found
     ]

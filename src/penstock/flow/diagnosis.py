@@ -249,7 +249,7 @@ def _trouble(trouble: TroubleView) -> Finding:
             *([trouble.via] if trouble.via else []),
         ),
         detail=f"{trouble.count:,} messages so far.",
-        do=advice_for(culprit.id, trouble.cause),
+        do=advice_for(trouble.limit or culprit.id, trouble.cause),
     )
 
 

@@ -164,6 +164,7 @@ CAUSE_WORDS: Final = {
     "requeue-loop": "takes the same message and gives it back, again and again",
     "unroutable": "publishes what no queue wants",
     "drop-head": "drops its oldest messages: it is full",
+    "evict": "drops its oldest messages: it is further behind than its quota allows",
     "ring": "keeps the newest only, as it was asked to",
     "length-limit": "refuses what is published: it is full",
     "dead-letters": "has more and more dead letters",
@@ -258,8 +259,6 @@ def advice_for(culprit_id: str, cause: str) -> tuple[Advice, ...]:
 
 
 def _topic_advice(topic: str, cause: str) -> tuple[Advice, ...]:
-    if cause in ("length-limit", "drop-head", "ring", "letters-lost"):
-        return (_limit_advice(topic, "length_max"),)
     if cause == Withheld.SUBSCRIPTION:
         return (_limit_advice(topic, "unacked_max"),)
     return (Advice("see who reads it", f"penstock topics show {topic_argument(topic)}"),)

@@ -111,6 +111,8 @@ class ProgressView(msgspec.Struct, frozen=True):
     discarding_ms: int | None = None
     """Since when old messages make room for new ones; None = they do not."""
     discarded: int = 0
+    discarded_by: str = ""
+    """The setting of the topic that asks for that."""
 
     @property
     def was_read(self) -> bool:
@@ -128,6 +130,7 @@ class Progress:
         "_loop_since_ms",
         "_points",
         "_unacked_since_ms",
+        "discarded_by",
         "discards",
         "loop_offset",
         "loops",
@@ -148,6 +151,7 @@ class Progress:
         self.loop_offset = -1
         self._loop_since_ms = self._loop_last_ms = now_ms
         self.discards: Spell | None = None
+        self.discarded_by = ""
         # Made when the head first moves late: most readers never are.
         self._points: deque[Point] | None = None
         self._behind_since_ms: int | None = None
@@ -194,7 +198,8 @@ class Progress:
         is_loop = self.loops >= LOOPS_MIN and self._is_in_loop(now_ms)
         return self.loops if is_loop else 0
 
-    def discarded(self, messages: int, now_ms: int) -> None:
+    def discarded(self, messages: int, now_ms: int, setting: str = "length_max") -> None:
+        self.discarded_by = setting
         if self.discards is None:
             self.discards = Spell()
         self.discards.note(messages, now_ms)
@@ -245,6 +250,7 @@ class Progress:
             loop_since_ms=self._loop_since_ms if loops else None,
             discarding_ms=None if discards is None else discards.since_ms,
             discarded=0 if discards is None else discards.count,
+            discarded_by=self.discarded_by,
         )
 
     def _is_less(self, now_ms: int, unacked: int, behind_ms: int) -> bool:
@@ -438,6 +444,7 @@ class Troubles:
             trouble = places[culprit.id] = Trouble(culprit)
         if not trouble.spell.is_on(now_ms):
             trouble.begins_anew()
+        trouble.culprit = culprit  # which of several limits it is may change
         trouble.text = text
         trouble.via = via
         trouble.spell.note(messages, now_ms)

@@ -114,6 +114,10 @@ class RateLimit:
         """Milliseconds until one more message may pass; 0 = now."""
         return max(self.messages.wait_ms(1, now_ms), self.bytes.wait_ms(1, now_ms))
 
+    def is_short_of_bytes(self, now_ms: int) -> bool:
+        """True when it is the bytes that who waits waits for, not the messages."""
+        return self.bytes.wait_ms(1, now_ms) > self.messages.wait_ms(1, now_ms)
+
     def available_messages(self, now_ms: int) -> int:
         """Messages that may pass now; 0 when the bytes are used up."""
         return self.messages.available(now_ms) if self.bytes.available(now_ms) else 0

@@ -52,13 +52,16 @@ class Culprit(str):
     thing by its words again: two things may share them.
     """
 
-    __slots__ = ("id",)
+    __slots__ = ("id", "limit_id")
 
     id: str
+    limit_id: str
+    """Of who refuses, or throws away, by a limit: the id of that; else empty."""
 
-    def __new__(cls, words: str, culprit_id: str) -> Culprit:
+    def __new__(cls, words: str, culprit_id: str, limit_id: str = "") -> Culprit:
         made = super().__new__(cls, words)
         made.id = culprit_id
+        made.limit_id = limit_id
         return made
 
 

@@ -279,6 +279,8 @@ class TroubleView(msgspec.Struct, frozen=True):
     waiters_total: int = 0
     via: str = ""
     """Id of what it passed on its way there: an exchange."""
+    limit: str = ""
+    """Id of the limit by which it happens; empty = it is none."""
 
 
 class AlarmView(msgspec.Struct, frozen=True):

@@ -747,12 +747,15 @@ class Subscription:
         self._changed(cursor)
         return purged
 
-    def drop_head(self, queue_id: QueueId, messages: int, cause: Cause = Cause.DROPPED_HEAD) -> int:
-        """Settle the oldest ready messages, as dead letters; returns how many went."""
+    def drop_head(self, queue_id: QueueId, messages: int, setting: str = "length_max") -> int:
+        """Settle the oldest ready messages, as dead letters; returns how many went.
+
+        ``setting`` is the limit of the topic that wants it.
+        """
         cursor = self.cursor(queue_id)
-        dropped = self._settler.drop_head(cursor, messages, cause)
+        dropped = self._settler.drop_head(cursor, messages, Cause.DROPPED_HEAD)
         if dropped:
-            self.progress.discarded(dropped, self._host.clock.monotonic_ms())
+            self.progress.discarded(dropped, self._host.clock.monotonic_ms(), setting)
             self._changed(cursor)
         else:
             # A limit asks in every turn: waking for nothing would make turns without end while
