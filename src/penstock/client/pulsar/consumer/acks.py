@@ -67,10 +67,7 @@ class AckGroup:
         if not left:
             self._add_entry(entry)
             return True
-        if entry not in self._left and len(self._left) >= BATCHES_MAX:
-            self._forget(next(iter(self._left)))
-        self._left[entry] = left
-        self._sizes[entry] = message_id.batch_size
+        self._keep(entry, message_id.batch_size, left)
         if self._has_index_acks:
             self._pieces[entry] = None
         return False
@@ -109,6 +106,14 @@ class AckGroup:
             left &= bits
         known = self._left.get(entry)
         return left if known is None else left & known
+
+    def handed_out(self, entry: EntryId, size: int, bits: int) -> None:
+        """A batch came and only these of it are handed out: with them it is done with."""
+        left = self._left.get(entry, (1 << size) - 1) & bits
+        if left:
+            self._keep(entry, size, left)
+        else:
+            self._add_entry(entry)
 
     def is_acked(self, entry: EntryId, batch_index: int = -1) -> bool:
         """Whether it was acked already, so that it need not be handed out again."""
@@ -173,6 +178,12 @@ class AckGroup:
         # The batch comes again as a whole, should it come again: so only what is before it.
         before = message_id.ledger_id, message_id.entry_id - 1
         return entry_id(before) if message_id.entry_id > 0 else None
+
+    def _keep(self, entry: EntryId, size: int, left: int) -> None:
+        if entry not in self._left and len(self._left) >= BATCHES_MAX:
+            self._forget(next(iter(self._left)))
+        self._left[entry] = left
+        self._sizes[entry] = size
 
     def _add_entry(self, entry: EntryId) -> None:
         self._forget(entry)

@@ -481,10 +481,21 @@ class PartitionConsumer:
                     if self._is_before_start(entry, index):
                         left &= ~(1 << index)
             if self.acks.is_acked(entry):
-                left = 0
-            return batch_messages(whole, origin, left) if left else []
-        if self._is_before_start(entry, -1) or self.acks.is_acked(entry):
+                return []
+            found = batch_messages(whole, origin, left) if left else []
+            if len(found) < whole.messages:
+                # The broker would keep the rest for ever, as nobody acks it.
+                bits = sum([1 << each.message_id.batch_index for each in found])
+                self.acks.handed_out(entry, whole.messages, bits)
+                if not bits:
+                    self._begin_acks()
+            return found
+        is_acked = self.acks.is_acked(entry)
+        if is_acked or self._is_before_start(entry, -1):
             self.counters.duplicates += 1
+            if not is_acked:
+                self.acks.add_entries(chunks or [entry])
+                self._begin_acks()
             return []
         first = None if not chunks else MessageId(*chunks[0], self.partition)
         message_id = MessageId(*entry, self.partition, first_chunk=first)

@@ -163,3 +163,19 @@ def test_words_are_bits_and_back(bits):
 def test_words_are_signed_as_java_has_them():
     assert words_of(2**64 - 1, 64) == [-1]
     assert bits_of([]) is None
+
+
+def test_what_is_not_handed_out_of_a_batch_is_done_with():
+    group = AckGroup(has_batch_index_acks=True)
+    group.handed_out((1, 1), 4, 0b1100)
+    assert group.arrived((1, 1), 4, ()) == 0b1100
+    assert len(group) == 0
+    assert not group.add(MessageId(1, 1, -1, 2, 4))
+    (command,) = group.flush(5)
+    assert list(command.ack.message_id[0].ack_set) == [0b1000]
+    # It came again before that was heard.
+    group.handed_out((1, 1), 4, 0b1100)
+    assert group.add(MessageId(1, 1, -1, 3, 4))
+    group.handed_out((1, 2), 4, 0)
+    (command,) = group.flush(5)
+    assert [(each.ledgerId, each.entryId) for each in command.ack.message_id] == [(1, 1), (1, 2)]
