@@ -93,6 +93,18 @@ class SubscribeTerms(NamedTuple):
         return self.options["subscription_type"]
 
 
+class StartPlace(NamedTuple):
+    """Where a consumer begins, or was moved to."""
+
+    message_id: MessageId | None
+    """Of a durable one None until it is moved: the broker knows."""
+    is_inclusive: bool
+    published_ms: int = 0
+    """Wall time before which nothing is wanted, after a seek by time."""
+    rollback_to_ms: int | None = None
+    """Wall time from which a broker begins that forgot this one."""
+
+
 class ParentConsumer(Protocol):
     """The application's consumer, of which this is a part."""
 
@@ -223,10 +235,13 @@ class PartitionConsumer:
         self._options = options
         self._ack_group_max = options["ack_group_max"]
         self._has_parent = has_parent
-        self._start = options["start_message_id"]
-        self._is_start_inclusive = options["is_start_inclusive"]
-        self._start_ms = 0  # wall time before which nothing is wanted, after a seek by time
-        self._rollback_to_ms = _rollback_to_ms(options, cluster.clock.wall_ms())
+        self._place = StartPlace(
+            options["start_message_id"],
+            options["is_start_inclusive"],
+            rollback_to_ms=_rollback_to_ms(options, cluster.clock.wall_ms()),
+        )
+        self._sought: StartPlace | None = None
+        """Where a seek goes that has no answer yet."""
         self._redeliver_epoch = 0
         self._back, self._is_noted_posted, self._unacked_before = 0, False, 0
         # What was taken, acked and sent as letters at the last look at its standstill.
@@ -249,7 +264,10 @@ class PartitionConsumer:
     async def opened(self, connection: Connection) -> None:
         """SUBSCRIBE on a new connection."""
         first = self._begin_epoch()
-        if not self._options["is_durable"]:
+        if self._sought is not None:
+            # The broker closed this one to move it; what was in flight then is not the way.
+            self._go_to(self._sought)
+        elif not self._options["is_durable"]:
             self._go_on_from(first)
         connection.add_consumer(self.consumer_id, self)
         request_id = self._cluster.pool.next_request_id()
@@ -326,12 +344,14 @@ class PartitionConsumer:
 
     def _go_on_from(self, first: MessageId | None) -> None:
         """Not durable: the broker forgot where this one was (B22)."""
-        if first is not None:
-            self._start, self._is_start_inclusive = first.first_chunk or first, True
-            self._rollback_to_ms = None
-        elif self.last_taken is not None:
-            self._start, self._is_start_inclusive = self.last_taken, False
-            self._rollback_to_ms = None
+        found = (first.first_chunk or first) if first is not None else self.last_taken
+        if found is not None:
+            self._place = StartPlace(found, first is not None, self._place.published_ms)
+
+    def _go_to(self, place: StartPlace) -> None:
+        """It was moved: what was received before is no place to go on from."""
+        with self._host.lock:
+            self._place, self.last_taken = place, None
 
     def _subscribe(self, request_id: int) -> BaseCommand:
         options, subscription = self._options, self._subscription
@@ -348,14 +368,15 @@ class PartitionConsumer:
         it.replicate_subscription_state = options["is_replicated"]
         it.force_topic_creation = subscription.may_create_topics
         if not options["is_durable"]:
-            if self._start is not None:
+            place = self._place
+            if place.message_id is not None:
                 start = it.start_message_id
-                data = self._start.to_wire()
+                data = place.message_id.to_wire()
                 start.ledgerId, start.entryId = data.ledgerId, data.entryId
-                if self._start.batch_index >= 0:
-                    start.batch_index = self._start.batch_index
-            if self._rollback_to_ms is not None:
-                age_ms = max(0, self._cluster.clock.wall_ms() - self._rollback_to_ms)
+                if place.message_id.batch_index >= 0:
+                    start.batch_index = place.message_id.batch_index
+            if place.rollback_to_ms is not None:
+                age_ms = max(0, self._cluster.clock.wall_ms() - place.rollback_to_ms)
                 it.start_message_rollback_duration_sec = age_ms // 1000
         for name, value in (options["properties"] or {}).items():
             it.metadata.add(key=name, value=value)
@@ -476,7 +497,8 @@ class PartitionConsumer:
         )
         if whole.is_batch:
             left = self.acks.arrived(entry, whole.messages, message.ack_set)
-            if self._start is not None and not self._start_is_a_place(self._start):
+            start = self._place.message_id
+            if start is not None and not self._is_end(start):
                 for index in range(whole.messages):
                     if self._is_before_start(entry, index):
                         left &= ~(1 << index)
@@ -521,22 +543,22 @@ class PartitionConsumer:
         return whole
 
     def _is_unwanted(self, opened: Opened) -> bool:
-        return bool(self._start_ms) and opened.metadata.publish_time < self._start_ms
+        return opened.metadata.publish_time < self._place.published_ms
 
     @staticmethod
-    def _start_is_a_place(start: MessageId) -> bool:
+    def _is_end(start: MessageId) -> bool:
         return start in (EARLIEST, LATEST)
 
     def _is_before_start(self, entry: EntryId, index: int) -> bool:
         """The broker begins with a whole entry; what is before the start id is not wanted."""
-        start = self._start
-        if start is None or self._start_is_a_place(start):
+        start, is_inclusive = self._place.message_id, self._place.is_inclusive
+        if start is None or self._is_end(start):
             return False
         if entry != start.entry:
             return entry < start.entry and not self._options["is_durable"]
         if start.batch_index < 0 or index < 0:
-            return not self._is_start_inclusive
-        if self._is_start_inclusive:
+            return not is_inclusive
+        if is_inclusive:
             return index < start.batch_index
         return index <= start.batch_index
 
@@ -848,40 +870,38 @@ class PartitionConsumer:
         command = BaseCommand(type=BaseCommand.SEEK)
         it = command.seek
         it.consumer_id, it.request_id = self.consumer_id, request_id
-        before = (
-            self._start, self._is_start_inclusive, self._start_ms, self._rollback_to_ms,
-            self.last_taken,
-        )  # fmt: skip
-        epoch = self.epoch
-        self._start_ms, self._rollback_to_ms = 0, None
+        before, epoch, is_durable = self._place, self.epoch, self._options["is_durable"]
         if isinstance(target, MessageId):
             data = (target.first_chunk or target).to_wire()
             it.message_id.ledgerId, it.message_id.entryId = data.ledgerId, data.entryId
-            self._start, self._is_start_inclusive = target, self._options["is_start_inclusive"]
+            sought = StartPlace(target, self._options["is_start_inclusive"])
         else:
             it.message_publish_time = target
-            self._start, self._start_ms = LATEST, target
             # To a whole second before it: what is too much is not handed out.
-            self._rollback_to_ms = target - 1000
-            if self._options["is_durable"]:
-                self._start, self._start_ms = None, 0
-        self.last_taken = None
+            sought = StartPlace(LATEST, before.is_inclusive, target, target - 1000)
+            if is_durable:
+                sought = StartPlace(None, before.is_inclusive)
+        self._sought = sought
         self._receipts.forget()
         with self._host.lock:
             # A reconnect must not go on from what was received before.
             gone = [each for inbox in self._host.inboxes for each in inbox.clear(self)]
         try:
             await connection.request(command, request_id, f"seek by {self.handler.what}")
-        except Exception:
-            (
-                self._start, self._is_start_inclusive, self._start_ms, self._rollback_to_ms,
-                self.last_taken,
-            ) = before  # fmt: skip
-            with self._host.lock:
-                # What came meanwhile is behind it.
-                gone += [each for inbox in self._host.inboxes for each in inbox.clear(self)]
-                self._hand_over(gone)
+        except BaseException:
+            if self.epoch == epoch:
+                with self._host.lock:
+                    # What came meanwhile is behind it.
+                    gone += [each for inbox in self._host.inboxes for each in inbox.clear(self)]
+                    self._hand_over(gone)
+            elif is_durable:
+                self._place = before
             raise
+        finally:
+            if self._sought is sought:
+                self._sought = None
+        if self.epoch == epoch:
+            self._go_to(sought)
         with self._host.lock:
             late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
             if self.epoch == epoch:
@@ -920,10 +940,10 @@ class PartitionConsumer:
             return False
         if self.last_taken is not None:
             return last.position > self.last_taken.position
-        start = self._start
+        start = self._place.message_id
         if start is None or start == LATEST:
             return acked is not None and last.entry > acked.entry
-        if self._is_start_inclusive:
+        if self._place.is_inclusive:
             return last.position >= start.position
         return last.position > start.position
 

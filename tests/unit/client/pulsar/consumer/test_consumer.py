@@ -1362,6 +1362,65 @@ def test_a_batch_of_which_compaction_took_a_part_is_acked_with_the_rest(gone):
     play()
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize("is_reconnected_first", [False, True])
+def test_one_that_is_not_durable_goes_where_it_was_moved_whatever_was_in_flight(
+    is_taken, is_reconnected_first
+):
+    @scene
+    async def play(bench):
+        consumer = await bench.subscribe(**READER)
+        await bench.settle()
+        for body in numbers(3):
+            bench.broker.deliver(body)
+        await bench.receive(consumer, 3)
+        bench.broker.held.add(TYPES.SEEK)
+        seeking = asyncio.ensure_future(consumer.seek_async(MessageId(7, 1)))
+        await until(lambda: bench.broker.waiting)
+        bench.broker.deliver(b"in flight")
+        await bench.settle()
+        if is_taken:
+            assert consumer.inboxes[0].take().data == b"in flight"
+        number = bench.part(consumer).consumer_id
+        if is_reconnected_first:
+            bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+            await until(lambda: len(bench.broker.subscribes) == 2)
+            await bench.settle()
+            bench.broker.release(TYPES.SEEK)
+        else:
+            bench.broker.release(TYPES.SEEK)
+            bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+        await seeking
+        await until(lambda: len(bench.broker.subscribes) == 2)
+        start = bench.broker.subscribes[1].start_message_id
+        assert (start.ledgerId, start.entryId) == (7, 1)
+        bench.broker.deliver(b"next", entry=2)
+        assert (await consumer.receive_async(5_000)).data == b"next"
+        bench.broker.cut()
+        await until(lambda: len(bench.broker.subscribes) == 3)
+        start = bench.broker.subscribes[2].start_message_id
+        assert (start.ledgerId, start.entryId) == (7, 2)
+
+    play()
+
+
+@scene
+async def test_what_is_in_flight_while_a_seek_is_refused_is_not_acked(bench):
+    consumer = await bench.subscribe(ack_group_ms=0)
+    await bench.settle()
+    bench.broker.held.add(TYPES.SEEK)
+    seeking = asyncio.ensure_future(consumer.seek_async(MessageId(7, 0)))
+    await until(lambda: bench.broker.waiting)
+    bench.broker.deliver(b"in flight", entry=0)
+    await bench.settle()
+    bench.broker.refusals[TYPES.SEEK] = [(ServerError.UnknownError, "no")]
+    bench.broker.release(TYPES.SEEK)
+    with pytest.raises(Refused):
+        await seeking
+    assert bench.broker.acks == []
+    assert (await consumer.receive_async(5_000)).data == b"in flight"
+
+
 @scene
 async def test_a_seek_that_is_refused_changes_nothing(bench):
     consumer = await bench.subscribe()
