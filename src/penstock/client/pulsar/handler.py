@@ -197,7 +197,8 @@ class Handler:
             self.state = HandlerState.CLOSED
         if self._task is None:
             self._undo()
-        elif self.connection is None:
+        elif self.connection is None or not self.has_deadline:
+            # In line the answer may never come.
             self._task.cancel()
         # Else PRODUCER or SUBSCRIBE is under way, and what comes of it must be undone.
 

@@ -197,7 +197,7 @@ class PartitionProducer:
             answer = await connection.request(
                 command, request_id, self.handler.what, on_queued=self._queued
             )
-        except TimedOut:
+        except (TimedOut, asyncio.CancelledError):
             # It may succeed yet: a producer that nobody has would keep its name from others.
             connection.send(self._goodbye())
             raise

@@ -1,9 +1,11 @@
 """The client: what it makes, what it refuses, and in which order it ends."""
 
+import asyncio
+
 import pytest
 
-from kit.client.pulsar_consumer import TYPES, scene
-from penstock.client.pulsar import Client, InvalidUse, StateError
+from kit.client.pulsar_consumer import TYPES, scene, until
+from penstock.client.pulsar import AccessMode, Client, InvalidUse, StateError
 
 
 class Made:
@@ -82,3 +84,29 @@ async def test_a_consumer_that_was_closed_is_forgotten(bench):
     await consumer.close_async()
     await consumer.close_async()
     assert "0 open" in str(bench.client)
+
+
+@scene
+async def test_a_producer_that_is_given_up_in_line_takes_nobody_s_connection_along(bench):
+    other = await bench.subscribe("other")
+    bench.broker.held.add(TYPES.PRODUCER)
+    creating = asyncio.ensure_future(
+        bench.client.create_producer_async("t", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    )
+    await until(lambda: bench.broker.waiting)
+    number = bench.broker.all(TYPES.PRODUCER)[0].request_id
+    bench.broker.say(
+        TYPES.PRODUCER_SUCCESS, request_id=number, producer_name="p", producer_ready=False
+    )
+    await bench.settle()
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    await until(lambda: bench.broker.all(TYPES.CLOSE_PRODUCER))
+    connection = bench.broker.transports[-1].connection
+    assert connection._requests == {}
+    bench.broker.say(TYPES.PRODUCER_SUCCESS, request_id=number, producer_name="p")
+    await bench.settle()
+    assert not connection.is_closed
+    assert other.is_connected
+    assert "1 open" in str(bench.client)

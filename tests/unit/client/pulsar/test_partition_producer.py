@@ -271,6 +271,24 @@ async def test_who_waits_in_line_when_the_connection_breaks_gets_into_line_again
 
 
 @scene
+async def test_one_that_is_given_up_in_line_leaves_it_and_nobody_else_loses_the_connection(bench):
+    bench.broker.line = asyncio.get_running_loop().create_future()
+    opening = asyncio.ensure_future(bench.partition(access_mode=AccessMode.WAIT_FOR_EXCLUSIVE))
+    await until(lambda: bench.broker.asked)
+    await asyncio.sleep(0)
+    (producer,) = bench.broker.connection.owners.values()
+    assert producer.is_in_line
+    await producer.close()
+    with pytest.raises(StateError, match="closed while it was opened"):
+        await opening
+    await until(lambda: not bench.broker.connection.owners)
+    assert bench.broker.connection.goodbyes == [0]
+    assert not producer.is_in_line
+    assert bench.broker.line.cancelled()
+    assert not bench.broker.connection.is_closed
+
+
+@scene
 async def test_a_receipt_too_early_makes_everything_go_out_again(bench):
     producer = await bench.partition()
     producer.begin(bench.sends(b"a", b"b"))
