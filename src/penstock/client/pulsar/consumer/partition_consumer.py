@@ -825,6 +825,8 @@ class PartitionConsumer:
             self._later(wait_ms, self._negatives_due)
 
     def _negatives_due(self) -> None:
+        # What was acked after all is not given back, nor what else was acked of its batch.
+        self.flush_acks()
         entries = self.negatives.due(self._cluster.clock.monotonic_ms())
         if entries:
             self.redeliver(entries)

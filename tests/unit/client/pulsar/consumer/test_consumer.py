@@ -1193,6 +1193,42 @@ async def test_a_negative_ack_asks_for_the_entry_again(bench):
 
 
 @scene
+async def test_of_a_batch_only_what_was_given_back_comes_again_however_soon_that_is(bench):
+    consumer = await bench.subscribe(negative_ack_delay_ms=0, ack_group_ms=600_000, **SHARED)
+    await bench.settle()
+    bench.broker.deliver(*numbers(3))
+    messages = [await consumer.receive_async() for _ in range(3)]
+    consumer.acknowledge(messages[:2])
+    consumer.negative_acknowledge(messages[2])
+    kind = TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES
+    await until(lambda: bench.broker.all(kind))
+    bench.broker.deliver(*numbers(3), entry=0, redelivery_count=1)
+    assert (await consumer.receive_async(5_000)).data == b"2"
+    assert len(consumer.inboxes[0]) == 0
+
+
+@scene
+async def test_what_was_given_back_and_acked_after_all_does_not_come_again(bench):
+    consumer = await bench.subscribe(negative_ack_delay_ms=5, ack_group_ms=600_000, **SHARED)
+    await bench.settle()
+    for body in numbers(2):
+        bench.broker.deliver(body)
+    one, two = [await consumer.receive_async() for _ in range(2)]
+    for message in (one, two):
+        consumer.negative_acknowledge(message)
+    consumer.acknowledge(one)
+    await bench.settle()
+    bench.clock.advance(10)
+    bench.part(consumer)._negatives_due()
+    await bench.settle()
+    kinds = (TYPES.ACK, TYPES.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    told = [each for each in bench.broker.commands if each.type in kinds]
+    assert [each.type for each in told] == list(kinds)
+    ids = told[1].redeliver_unacknowledged_messages.message_ids
+    assert [each.entryId for each in ids] == [1]
+
+
+@scene
 async def test_what_was_given_back_later_and_is_due_earlier_does_not_wait_for_the_other(bench):
     backoff = RedeliveryBackoff(min_ms=1, max_ms=600_000, multiplier=1_000)
     consumer = await bench.subscribe(negative_ack_backoff=backoff, **SHARED)
