@@ -19,7 +19,7 @@ import pytest
 from kit.real_exam import ack_all, consume, exam_broker, examined, publish, queue
 from penstock.client import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer
 from penstock.engine.subscription.dispatchers import LOOK_AHEAD_PER_CONSUMER_MAX
-from penstock.flow.finding import LIMIT_OPTIONS, advice_for
+from penstock.flow.finding import LIMIT_OPTIONS, advice_for, brake_advice
 from penstock.testing.running import eventually
 
 BEHIND = ("--set", "flow.behind_ms=500")
@@ -683,6 +683,9 @@ def test_every_command_that_a_finding_advises_works(exam):
         ("log", "slow"),
     ]
     advised = {each.command for culprit in culprits for each in advice_for(*culprit)}
+    for bound in ("messages_max", "bytes_max", "age_ms_max"):
+        brake = brake_advice("topic/a%20b@shop", f"spark_backlog_{bound}", 1 << 30)
+        advised |= {each.command for each in brake}
     assert len(advised) > 10
     for command in sorted(advised):
         exam.run(command)

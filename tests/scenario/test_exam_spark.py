@@ -120,11 +120,20 @@ def test_a_query_that_holds_publishers_is_to_blame_and_its_part_is_the_cause(exa
     policy = TopicPolicy(spark_backpressure=Backpressure.HARD, spark_backlog_messages_max=60)
     exam.bench.engine.set_policy(exam.orders.name, policy)
     progress = times(read_ms=50, work_ms=100, sink_ms=800)
+    other, _ = exam.topic("returns")
+    exam.publish(other, 1, exam.channel)
     exam.begins()
     exam.run(published=6 * ROWS, report=progress)
     waiting = [exam.channel.connection.stage.id]
     found = exam.found("holding", "sink", "query/etl", name="etl", waiting=waiting)
     assert "its sink is the slow part" in found.detail
+    assert found.path == (*waiting, "topic/orders", "log", "query/etl")
+    assert found.starved == ("topic/returns",), "what is held itself is not starved"
+    assert [each.command for each in found.do] == [
+        "penstock topics set orders --spark-backlog-max 120",
+        "penstock topics set orders --spark-backpressure off",
+        "penstock queries",
+    ]
     exam.bench.engine.set_policy(exam.orders.name, TopicPolicy())
     exam.bench.advance(100)
     exam.drain()

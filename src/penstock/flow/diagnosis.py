@@ -29,6 +29,7 @@ from penstock.flow.finding import (
     WAITERS_MAX,
     Finding,
     advice_for,
+    brake_advice,
     percent,
     topic_of_limit,
     topic_of_queue,
@@ -376,7 +377,7 @@ def held_chains(stages: Sequence[StageView]) -> Steps[list[Finding]]:
         yield WALK
     # Who waits is what counts; those that are waited for are on its way already.
     awaited = {each.key for chain in chains.values() for each in chain.held}
-    findings = _FindingsByEnd(by_key)
+    findings = _FindingsByEnd(by_key, [each for each in stages if _is_braking(each)])
     for stage, chain in starts:
         if stage.key not in awaited or chain.is_ring:
             findings.add(stage, chain)
@@ -437,8 +438,9 @@ class _WaitChain:
 class _FindingsByEnd:
     """Findings by their end, who waits there, and how much waiting each of them explains."""
 
-    def __init__(self, by_key: dict[str, StageView]) -> None:
+    def __init__(self, by_key: dict[str, StageView], braking: Sequence[StageView]) -> None:
         self._by_key = by_key
+        self._braking = braking
         self._found: dict[tuple[_WaitChain, int], Finding | None] = {}
         self._best: dict[str, Finding] = {}
         self._waiting: dict[str, float] = {}
@@ -500,7 +502,7 @@ class _FindingsByEnd:
         is_felt = is_felt and any(
             each.is_stalled or round(each.share, 2) > 0 or each.stalls >= OFTEN for each in starts
         )
-        finding = self._best[end]
+        finding = self._braked(self._best[end], waiting)
         return replace(
             finding,
             is_felt=is_felt,
@@ -539,24 +541,47 @@ class _FindingsByEnd:
             )
         ]
 
+    def _braked(self, finding: Finding, waiting: Sequence[StageView]) -> Finding:
+        """Who waits for a query waits on the way to a topic that it reads, and is behind on."""
+        braking = [each for each in self._braking if each.key == finding.culprit.id]
+        if not braking:
+            return finding
+        queues = {each for stage in waiting[:1] for each in self._queues_of(stage)}
+        topics = {topic_of_queue(each) for each in queues}
+        first = next((each for each in braking if each.belongs_to in topics), braking[0])
+        assert first.query is not None
+        return replace(
+            finding,
+            path=(*finding.path[:-1], first.belongs_to, LOG, finding.culprit.id),
+            do=brake_advice(first.belongs_to, *first.query.bound) + finding.do,
+        )
+
     def _starved(self, waiting: Iterable[StageView], finding: Finding) -> tuple[str, ...]:
         """Topics whose publishers wait for something that is not theirs."""
         on_path = set(finding.path)
+        on_path |= {each.belongs_to for each in self._braking if each.key == finding.culprit.id}
         found: dict[str, None] = {}
         for stage in waiting:
-            channels = (
-                [self._by_key[each] for each in stage.downstream_ids if each in self._by_key]
-                if stage.kind == "connection"
-                else [stage]
-            )
-            for channel in channels:
-                for queue_id in channel.downstream_ids:
-                    topic = topic_of_queue(queue_id)
-                    if queue_id not in on_path and topic not in on_path:
-                        found[topic] = None
+            for queue_id in self._queues_of(stage):
+                topic = topic_of_queue(queue_id)
+                if queue_id not in on_path and topic not in on_path:
+                    found[topic] = None
             if len(found) >= STARVED_MAX:
                 break
         return tuple(found)[:STARVED_MAX]
+
+    def _queues_of(self, stage: StageView) -> list[str]:
+        """Ids of the queues that a connection or channel hands messages to."""
+        channels = (
+            [self._by_key[each] for each in stage.downstream_ids if each in self._by_key]
+            if stage.kind == "connection"
+            else [stage]
+        )
+        return [queue_id for channel in channels for queue_id in channel.downstream_ids]
+
+
+def _is_braking(stage: StageView) -> bool:
+    return stage.query is not None and stage.query.is_holding
 
 
 def _ring(first: StageView, chain: list[StageView]) -> Finding:

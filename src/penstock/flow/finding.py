@@ -282,6 +282,25 @@ def topic_argument(topic_id: str) -> str:
     return f"{quoted} --space {shlex.quote(unquote(rest[0]))}" if rest and rest[0] else quoted
 
 
+def brake_advice(topic_id: str, setting: str, limit: int) -> tuple[Advice, ...]:
+    """What helps those who wait for a Spark query that is behind the bound of a topic."""
+    change = f"penstock topics set {topic_argument(topic_id)}"
+    off = Advice("let publishers run", f"{change} --spark-backpressure off")
+    if setting not in _BOUND_OPTIONS:
+        return (off,)
+    option, unit = _BOUND_OPTIONS[setting]
+    return (Advice("raise the bound", f"{change} {option} {RAISED * limit}{unit}"), off)
+
+
+RAISED: Final = 2
+"""A bound that is raised is so many times what it was."""
+_BOUND_OPTIONS: Final = {
+    "spark_backlog_messages_max": ("--spark-backlog-max", ""),
+    "spark_backlog_bytes_max": ("--spark-backlog-bytes-max", ""),
+    "spark_backlog_age_ms_max": ("--spark-backlog-age-max", "ms"),
+}
+"""Setting of a topic -> the option of ``penstock topics set``, and the unit of its figure."""
+
 _ALARM_ADVICE: Final = {
     "memory": (
         Advice("see who is behind", "penstock groups list"),

@@ -65,17 +65,25 @@ class BacklogBound(msgspec.Struct, frozen=True):
 
     def figures(self, backlog: "QueryBacklog") -> str:
         """The tightest bound in words."""
-        found = []
-        if self.messages_max:
-            part = backlog.messages / self.messages_max
-            found.append((part, f"{backlog.messages} messages behind, bound {self.messages_max}"))
-        if self.bytes_max:
-            words = f"{size_text(backlog.bytes)} behind, bound {size_text(self.bytes_max)}"
-            found.append((backlog.bytes / self.bytes_max, words))
-        if self.age_ms_max:
-            words = f"{backlog.age_ms} ms behind, bound {self.age_ms_max} ms"
-            found.append((backlog.age_ms / self.age_ms_max, words))
-        return max(found)[1] if found else "behind"
+        setting, limit = self.tightest(backlog)
+        match setting:
+            case "spark_backlog_messages_max":
+                return f"{backlog.messages} messages behind, bound {limit}"
+            case "spark_backlog_bytes_max":
+                return f"{size_text(backlog.bytes)} behind, bound {size_text(limit)}"
+            case "spark_backlog_age_ms_max":
+                return f"{backlog.age_ms} ms behind, bound {limit} ms"
+        return "behind"
+
+    def tightest(self, backlog: "QueryBacklog") -> tuple[str, int]:
+        """The one of which most is used, as a topic's policy calls it; empty when there is none."""
+        parts = (
+            (backlog.messages, "spark_backlog_messages_max", self.messages_max),
+            (backlog.bytes, "spark_backlog_bytes_max", self.bytes_max),
+            (backlog.age_ms, "spark_backlog_age_ms_max", self.age_ms_max),
+        )
+        found = [(used / limit, setting, limit) for used, setting, limit in parts if limit]
+        return max(found)[1:] if found else ("", 0)
 
 
 class QueryBacklog(NamedTuple):
@@ -169,6 +177,11 @@ class Brake:
             self._backlog = backlog._replace(
                 messages=backlog.messages + messages, bytes=backlog.bytes + size_bytes
             )
+
+    @property
+    def tightest(self) -> tuple[str, int]:
+        """The setting of the bound that is passed, and that bound."""
+        return ("", 0) if self._backlog is None else self.bound.tightest(self._backlog)
 
     def explain(self) -> str:
         """Who holds the publishers, in one sentence without its end."""

@@ -159,6 +159,8 @@ class QueryView(msgspec.Struct, frozen=True):
     is_alive: bool = True
     is_holding: bool = False
     """Publishers wait for it."""
+    bound: tuple[str, int] = ("", 0)
+    """Then: the setting of the topic that lets them wait, and what it is."""
     lease_text: str = ""
     """Why its lease is broken; empty = it is not."""
     lease_since_ms: int | None = None

@@ -75,10 +75,11 @@ def flow_page_steps(
     findings = yield from findings_steps(views, stages.troubles, stages.alarms, stages.host)
     answer = answer_of(findings, views)
     named = frozenset(_named([answer, *findings[:FINDINGS_MAX]]))
+    blamed = {each.culprit.id for each in (answer, *findings[:FINDINGS_MAX])}
     shown = yield from _shown(views, named)
     rows: list[bytes] = []
     for view in shown:
-        rows.append(_ENCODER.encode(_stage(view, offset_ms, named)))
+        rows.append(_ENCODER.encode(_stage(view, offset_ms, blamed)))
         yield 1
     page = {
         "at_ms": clock.wall_ms(),
@@ -223,9 +224,9 @@ def _sync(sync: SyncView | None, offset_ms: int) -> dict[str, Any] | None:
     }
 
 
-def _stage(view: StageView, offset_ms: int, named: Collection[str]) -> dict[str, Any]:
+def _stage(view: StageView, offset_ms: int, blamed: Collection[str]) -> dict[str, Any]:
     # Whoever others wait for is slow, whatever it says of itself.
-    is_blamed = view.kind == "log" and view.key in named and view.state == "running"
+    is_blamed = view.kind == "log" and view.key in blamed and view.state == "running"
     progress = view.progress
     return {
         "id": view.id,

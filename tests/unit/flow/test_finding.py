@@ -7,7 +7,13 @@ import pytest
 
 from penstock.cli.main import penstock
 from penstock.flow.delivery import WITHHELD_WORDS
-from penstock.flow.finding import CAUSE_WORDS, LIMIT_OPTIONS, advice_for, topic_argument
+from penstock.flow.finding import (
+    CAUSE_WORDS,
+    LIMIT_OPTIONS,
+    advice_for,
+    brake_advice,
+    topic_argument,
+)
 from penstock.flow.reason import Reason
 from penstock.model.refusal import RefusalKind
 
@@ -29,7 +35,18 @@ CULPRITS = [
 
 @pytest.mark.parametrize(("culprit", "cause"), CULPRITS)
 def test_every_command_that_is_advised_exists(culprit, cause):
-    advice = advice_for(culprit, cause)
+    exist(advice_for(culprit, cause))
+
+
+@pytest.mark.parametrize("bound", ["messages_max", "bytes_max", "age_ms_max"])
+def test_every_command_against_a_query_that_holds_publishers_exists(bound):
+    raised, off = brake_advice("topic/a%20b@space", f"spark_backlog_{bound}", 1 << 30)
+    assert "2147483648" in raised.command
+    assert off.command.endswith("--spark-backpressure off")
+    exist([raised, off])
+
+
+def exist(advice):
     assert advice
     for each in advice:
         assert each.why

@@ -924,6 +924,11 @@ class Pressures:
             return None
         return pressure.brake.explain()
 
+    def bound(self, topic: Topic) -> tuple[str, int]:
+        """The setting that holds them then, and what it is."""
+        pressure = self.by_topic.get(topic)
+        return ("", 0) if pressure is None else pressure.brake.tightest
+
     def _made(self, topic: Topic) -> TopicPressure:
         mode, bound = self.rule(topic.policy)
         brake = Brake(str(topic.name), mode, bound, self._now())

@@ -93,13 +93,16 @@ def query_snapshots(service: QueryService, now_ms: int, wall_ms: int) -> list[Qu
 def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> StageView:
     """A query on a topic as a stage of the delivery side."""
     backlog = query.backlog(topic, service.wall_ms, now_ms)
+    pressures = service.registry.pressures
+    is_holding = pressures.held(topic, query.name) is not None
     view = QueryView(
         name=query.name,
         slow_part=query.last.slow_part,
         messages_per_s=query.drain.messages_per_s(now_ms),
         is_limited=query.is_limited,
         is_alive=service.registry.is_alive(query),
-        is_holding=service.registry.pressures.held(topic, query.name) is not None,
+        is_holding=is_holding,
+        bound=pressures.bound(topic) if is_holding else ("", 0),
         lease_text=query.lease.text if query.lease.is_broken else "",
         lease_since_ms=None
         if query.lease.broke_ms is None
