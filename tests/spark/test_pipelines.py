@@ -5,8 +5,10 @@ Starting a query costs more than what it does, so a test runs several flows at o
 
 import contextlib
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -531,3 +533,30 @@ def test_a_batch_that_the_broker_has_no_room_for_says_what_to_do_and_then_goes_o
         assert figures["big"].batch == 3
         assert len(topic_rows(target, "big")) == 50
         assert [name for name in queries_at(broker) if name.startswith("big")] == ["big"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("spark.sql.shuffle.partitions", "The value '${PW}' in the config"),
+        ("spark.driver.memory", "Invalid maximum heap size: -Xmx${PW}"),
+    ],
+)
+def test_a_setting_that_spark_does_not_start_with_is_one_sentence_without_the_secret_in_it(
+    tmp_path, name, words
+):
+    file = tmp_path / "x.toml"
+    flow = '[flow.x]\nfrom = { topics = "a", endpoint = "127.0.0.1:1" }\nto = { parquet = "out" }\n'
+    file.write_text(f'[spark]\nsettings = {{ "{name}" = "${{PW}}" }}\n{flow}')
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "pipeline", "run", str(file), "--once"],
+        env={**os.environ, "PW": "hunter2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("penstock: [spark]: ")
+    assert words in line
+    assert "hunter2" not in done.stdout + done.stderr

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from penstock.model.errors import NotFound, PenstockError, SettingsError
 from penstock.model.ids import size_text
 from penstock.pipelines.figures import Figures
 from penstock.pipelines.flow_file import DELTA, Flow, Pipeline, load_pipeline
+from penstock.spark.causes import cause_of
 from penstock.spark.options import size
 
 SHIPPED: Final = ("example", "archive", "replay")
@@ -35,6 +37,10 @@ NOISE: Final = (
 """What Java and Spark say at every start."""
 LAST_WORDS_S: Final = 1.0
 """To read what a JVM that ends has still to say."""
+HELD_LINES_MAX: Final = 1000
+"""Of what is said while Spark starts; the last ones."""
+MARK: Final = b"\0penstock\0"
+"""Whoever reads it has read what was written before."""
 
 
 @click.group("pipeline", short_help="Topics through Spark into topics and tables, from a file.")
@@ -71,11 +77,11 @@ def run(file: str, *, names: tuple[str, ...], is_dry: bool, **chosen: Any) -> No
     })  # fmt: skip
     flows = pipeline.only(names)
     need_spark()
-    with no_secret(pipeline.redacted), error_output(pipeline.redacted):
+    with no_secret(pipeline.redacted), error_output(pipeline.redacted) as errors:
         if is_dry:
-            _dry_run(pipeline, flows, is_json=chosen["is_json"])
+            _dry_run(pipeline, flows, errors, is_json=chosen["is_json"])
         else:
-            _run(pipeline, flows, **chosen)
+            _run(pipeline, flows, errors, **chosen)
 
 
 @command.command("init")
@@ -194,10 +200,12 @@ def _tables(
     return found
 
 
-def _dry_run(pipeline: Pipeline, flows: Sequence[Flow], *, is_json: bool) -> None:
+def _dry_run(
+    pipeline: Pipeline, flows: Sequence[Flow], errors: "ErrorOutput", *, is_json: bool
+) -> None:
     from penstock.pipelines.launch import dry_run
 
-    for flow, columns in dry_run(pipeline, flows):
+    for flow, columns in dry_run(pipeline, flows, starting=errors.starting):
         target = flow.target
         if is_json:
             import json
@@ -209,7 +217,7 @@ def _dry_run(pipeline: Pipeline, flows: Sequence[Flow], *, is_json: bool) -> Non
             click.echo(pipeline.redacted(line))
 
 
-def _run(pipeline: Pipeline, flows: Sequence[Flow], **chosen: Any) -> None:
+def _run(pipeline: Pipeline, flows: Sequence[Flow], errors: "ErrorOutput", **chosen: Any) -> None:
     from penstock.pipelines.launch import RunOptions, launch
 
     is_json = chosen.pop("is_json")
@@ -234,6 +242,7 @@ def _run(pipeline: Pipeline, flows: Sequence[Flow], **chosen: Any) -> None:
         options,
         show=output(is_json=is_json, is_once=options.is_once),
         is_stopping=lambda: bool(stopping),
+        starting=errors.starting,
     )
     if not is_well:
         raise SystemExit(1)
@@ -302,10 +311,63 @@ def no_secret(redacted: Callable[[str], str]) -> Iterator[None]:
     except PenstockError as problem:
         kind = SettingsError if isinstance(problem, SettingsError) else PenstockError
         raise kind(redacted(str(problem))) from None
+    except BrokenPipeError:
+        raise
+    except Exception as problem:  # Python would print it with all that it came through
+        words = cause_of(redacted(str(problem)))
+        raise PenstockError(f"{type(problem).__name__}: {words}") from None
+
+
+class ErrorOutput:
+    """Lines on their way to the error output, without secrets and without what is only noise."""
+
+    def __init__(self, redacted: Callable[[str], str], out: int) -> None:
+        self._redacted: Final = redacted
+        self._out: Final = out
+        self._lock: Final = threading.Lock()
+        self._held: deque[str] | None = None
+        self._has_caught_up: Final = threading.Event()
+
+    def copy(self, reading: int) -> None:
+        """To the end of a pipe, in a thread of its own."""
+        with open(reading, "rb") as lines:
+            for line in lines:
+                said = line.replace(MARK, b"")
+                with self._lock:
+                    if not said.startswith(NOISE) and (said == line or said != b"\n"):
+                        self._take(self._redacted(said.decode("utf-8", "replace")))
+                if said != line:
+                    self._has_caught_up.set()
+        os.close(self._out)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[Callable[[], str]]:
+        """While Spark does. What was said is shown when it has; else it is one sentence's cause."""
+        self._held = deque[str](maxlen=HELD_LINES_MAX)
+        yield self._said
+        with self._lock:
+            held, self._held = self._held, None
+            for line in held:
+                self._take(line)
+
+    def _said(self) -> str:
+        """All of it: what was written before now is read by then."""
+        self._has_caught_up.clear()
+        os.write(2, MARK + b"\n")
+        self._has_caught_up.wait(LAST_WORDS_S)
+        with self._lock:
+            return "".join(self._held or ())
+
+    def _take(self, line: str) -> None:
+        if self._held is not None:
+            self._held.append(line)
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._out, line.encode())
 
 
 @contextlib.contextmanager
-def error_output(redacted: Callable[[str], str]) -> Iterator[None]:
+def error_output(redacted: Callable[[str], str]) -> Iterator[ErrorOutput]:
     """Whatever writes to the error output, Spark's processes among them, shows no secret there.
 
     They inherit the descriptor, and nobody can ask them what they write; so it is a pipe to here.
@@ -316,18 +378,12 @@ def error_output(redacted: Callable[[str], str]) -> Iterator[None]:
     os.dup2(writing, 2)
     os.close(writing)
 
-    def copy() -> None:
-        with open(reading, "rb") as lines, open(kept, "wb", buffering=0) as out:
-            for line in lines:
-                if not line.startswith(NOISE):
-                    with contextlib.suppress(OSError):
-                        out.write(redacted(line.decode("utf-8", "replace")).encode())
-
-    thread = threading.Thread(target=copy, name="error-output", daemon=True)
-    thread.start()
     back = os.dup(kept)
+    made = ErrorOutput(redacted, kept)
+    thread = threading.Thread(target=made.copy, args=(reading,), name="error-output", daemon=True)
+    thread.start()
     try:
-        yield
+        yield made
     finally:
         sys.stderr.flush()
         os.dup2(back, 2)

@@ -39,6 +39,7 @@ from penstock.pipelines.query import (
 from penstock.pipelines.runner import FlowRun, Runner, SparkGone
 from penstock.pipelines.state import FlowState, NotYet
 from penstock.pipelines.table import Table
+from penstock.spark.causes import cause_of
 from penstock.spark.listener import PenstockListener
 from penstock.spark.options import ROCKETMQ
 from penstock.spark.package import write_executor_zip
@@ -54,6 +55,8 @@ OF_THIS_MACHINE: Final = (
 """Settings of a local session that would keep a cluster from reaching the driver, or idle."""
 PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print every error as JSON, whoever catches it."""
+NO_GATEWAY: Final = "JAVA_GATEWAY_EXITED"
+"""PySpark knows no more than this of a JVM that did not come up; the JVM has said why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,13 @@ class RunOptions:
 
 
 Show = Callable[[Sequence[Figures]], None]
+Starting = Callable[[], contextlib.AbstractContextManager[Callable[[], str]]]
+"""Holds what Spark's processes write to the error output while they start, and says what it was."""
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[Callable[[], str]]:
+    yield str
 
 
 def launch(
@@ -77,6 +87,7 @@ def launch(
     show: Show,
     is_stopping: Callable[[], bool],
     session: SparkSession | None = None,
+    starting: Starting = _unheard,
     wait: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Run the flows until they are over or somebody wants them to stop; True = none has failed."""
@@ -90,7 +101,7 @@ def launch(
                 state.reset()
             state.open(is_accepted=options.is_accepted)
             state.check_target()
-        with spark_session(pipeline, session) as spark:
+        with spark_session(pipeline, session, starting) as spark:
             runner = Runner([_run(spark, pipeline, state, options) for state in states])
             is_running = True
             while is_running:
@@ -105,7 +116,11 @@ def launch(
 
 
 def dry_run(
-    pipeline: Pipeline, flows: Sequence[Flow], *, session: SparkSession | None = None
+    pipeline: Pipeline,
+    flows: Sequence[Flow],
+    *,
+    session: SparkSession | None = None,
+    starting: Starting = _unheard,
 ) -> list[tuple[Flow, list[str]]]:
     """What every flow would write, as ``column type``; raises for what would not work."""
     check_without_spark(pipeline, flows)
@@ -116,7 +131,7 @@ def dry_run(
     found = []
     with (
         tempfile.TemporaryDirectory(prefix="penstock-dry-run-") as place,
-        spark_session(pipeline, session) as spark,
+        spark_session(pipeline, session, starting) as spark,
     ):
         for flow in flows:
             state = FlowState(Path(place), flow)
@@ -194,18 +209,29 @@ def _own_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _while_it_starts() -> Iterator[None]:
-    """A signal to the whole group of processes ends the JVM, too, whatever is being asked of it."""
-    try:
-        with with_spark():
-            yield
-    except SparkGone:
-        raise FlowProblem("Spark's JVM ended while it started; no flow was begun") from None
+def _while_it_starts(pipeline: Pipeline, starting: Starting) -> Iterator[None]:
+    """What keeps it from that is told in a sentence.
+
+    A signal to the whole group of processes ends the JVM, too, whatever is being asked of it.
+    """
+    with starting() as said:
+        try:
+            with with_spark():
+                yield
+        except SparkGone:
+            raise FlowProblem("Spark's JVM ended while it started; no flow was begun") from None
+        except PenstockError:
+            raise
+        except Exception as problem:  # of PySpark, of Py4J, of whatever they call
+            text = str(problem)
+            words = (said() if NO_GATEWAY in text else "") or text
+            # Before it is made shorter: half of a secret would not be found.
+            raise FlowProblem(f"[spark]: {cause_of(pipeline.redacted(words))}") from None
 
 
 @contextlib.contextmanager
 def spark_session(
-    pipeline: Pipeline, session: SparkSession | None = None
+    pipeline: Pipeline, session: SparkSession | None = None, starting: Starting = _unheard
 ) -> Iterator[SparkSession]:
     """The session of a run, or the given one; what was started in it is stopped in any case."""
     if session is not None:
@@ -221,7 +247,7 @@ def spark_session(
         master: dict[str, str | None] = {"spark.master": pipeline.master} if pipeline.master else {}
         if is_cluster:
             master |= dict.fromkeys(OF_THIS_MACHINE)
-        with _own_interrupt(), _while_it_starts():
+        with _own_interrupt(), _while_it_starts(pipeline, starting):
             made = local_session(
                 f"penstock {pipeline.path.stem}",
                 directory=Path(place),

@@ -24,7 +24,10 @@ _PYTHON: Final = re.compile(
     r"((?:(?!\s*SQLSTATE|\s*at |\s*$|===|Traceback).*\n?)*)"
 )
 """Module, class and message of what a traceback ends with, and the message's other lines."""
-_JVM: Final = re.compile(r"(?:^Caused by: |\(\S+ executor \S+\): )((?:[\w$]+\.)+)([\w$]+(?:: .*)?)")
+_JVM: Final = re.compile(
+    r"(?:^Caused by: |^: |^Exception in thread \"[^\"]*\" |\(\S+ executor \S+\): )"
+    r"((?:[\w$]+\.)+)([\w$]+(?:: .*)?)"
+)
 _END: Final = re.compile(r"\s*SQLSTATE:|\n== SQL|\n=== Streaming Query|\n\s*at |\n'|\n\+- ")
 """Behind what Spark has to say comes what only its makers read."""
 _PLACE: Final = re.compile(r"\bline (\d+),? pos(?:ition)? (\d+)")

@@ -151,7 +151,7 @@ def test_a_dry_run_prints_no_secret(place, capsys, monkeypatch, flags):
     (place / "x.toml").write_text(SECRET)
     words = ("run", "x.toml", "--flight", "127.0.0.1:1", "--dry-run", *flags)
 
-    def found(pipeline, flows):
+    def found(pipeline, flows, **_):
         yield flows[0], ["id bigint"]
         raise BulkError("unreachable", "no answer of hunter2")
 
@@ -293,6 +293,43 @@ def test_no_process_prints_a_secret_to_the_error_output(capfd):
         os.write(2, b"no newline: hunter2")
     os.write(2, b" - as before")
     assert capfd.readouterr().err == "login ${PW} at ${PW}\nno newline: ${PW} - as before"
+
+
+def test_what_nobody_expected_is_told_without_secrets_and_without_a_stack(
+    place, capsys, monkeypatch
+):
+    monkeypatch.setenv("PLACE", "hunter2")
+    (place / "x.toml").write_text(SECRET)
+
+    def launched(*_, **__):
+        raise RuntimeError("login hunter2\n\tat org.apache.spark.Main(Main.scala:1)")
+
+    monkeypatch.setattr(launch, "launch", launched)
+    code, _, err = run(capsys, "run", "x.toml", "--flight", "127.0.0.1:1")
+    assert (code, err) == (1, "penstock: RuntimeError: login ${PLACE}\n")
+
+
+def test_what_is_said_while_spark_starts_is_held_and_shown_when_it_has(capfd):
+    with verb.error_output(lambda text: text.replace("hunter2", "${PW}")) as output:
+        with output.starting() as said:
+            os.write(2, b"fetching hunter2\nWARNING: Using incubator modules: x\nno newline")
+            assert said() == "fetching ${PW}\nno newline\n"
+            assert capfd.readouterr().err == ""
+        os.write(2, b"running\n")
+    assert capfd.readouterr().err == "fetching ${PW}\nno newline\nrunning\n"
+
+
+def test_what_is_said_while_spark_fails_to_start_is_not_shown(capfd):
+    def start(output):
+        with output.starting():
+            os.write(2, b"a stack of the JVM\n")
+            raise LookupError("no such master")
+
+    with verb.error_output(str) as output:
+        with pytest.raises(LookupError):
+            start(output)
+        os.write(2, b"more of it\n")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("is_once", "words"), [(False, "one: running, 5 rows"), (True, "one [")])

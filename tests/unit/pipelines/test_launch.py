@@ -1,5 +1,6 @@
 """How a run's session is made; Spark itself is a fake."""
 
+import contextlib
 import logging
 import signal
 from pathlib import Path
@@ -121,3 +122,71 @@ def test_what_is_right_for_one_machine_is_left_to_spark_on_a_cluster(made):
         "spark.default.parallelism": None,
         "spark.sql.shuffle.partitions": None,
     }
+
+
+# What PySpark 4.3 and its JVM say, shortened, of four files that are wrong.
+NO_GATEWAY = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+PARTITIONS = """Error while instantiating 'org.apache.spark.sql.internal.SessionStateBuilder':
+
+JVM stacktrace:
+java.lang.IllegalArgumentException: Error while instantiating 'SessionStateBuilder':
+\tat org.apache.spark.sql.classic.SparkSession$.instantiateSessionState(SparkSession.scala:1211)
+Caused by: org.apache.spark.SparkIllegalArgumentException: [INVALID_CONF_VALUE.TYPE_MISMATCH] The \
+value 'hunter2' in the config "spark.sql.shuffle.partitions" is invalid. It should be a/an 'int' \
+parameter. SQLSTATE: 22022
+\tat org.apache.spark.internal.config.ConfigHelpers$.toNumber(ConfigBuilder.scala:36)
+\t... 17 more
+"""
+CORES = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkException: Could not parse Master URL: 'local[hunter2]'
+\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3391)
+"""
+MASTER = """Exception in thread "main" org.apache.spark.SparkException: Master must either be yarn \
+or start with spark, k8s, or local
+\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)
+"""
+MEMORY = """Invalid maximum heap size: -Xmxlots
+Error: Could not create the Java Virtual Machine.
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "said", "sentence"),
+    [
+        (
+            PARTITIONS,
+            "",
+            "[INVALID_CONF_VALUE.TYPE_MISMATCH] The value '${PW}' in the config"
+            " \"spark.sql.shuffle.partitions\" is invalid. It should be a/an 'int' parameter.",
+        ),
+        (CORES, "", "Could not parse Master URL: 'local[${PW}]'"),
+        (NO_GATEWAY, MASTER, "Master must either be yarn or start with spark, k8s, or local"),
+        (
+            NO_GATEWAY,
+            MEMORY,
+            "Invalid maximum heap size: -Xmxlots Error: Could not create the Java Virtual Machine.",
+        ),
+        (NO_GATEWAY, "", NO_GATEWAY),
+    ],
+    ids=["partitions", "cores", "master", "memory", "nothing said"],
+)
+def test_settings_that_spark_does_not_start_with_are_told_in_a_sentence(
+    made, monkeypatch, raised, said, sentence
+):
+    def local_session(*_, **__):
+        raise RuntimeError(raised)
+
+    @contextlib.contextmanager
+    def starting():
+        yield lambda: said
+
+    monkeypatch.setattr(launch, "local_session", local_session)
+    text = FLOW.replace('"b"', '"${PW}"')
+    pipeline = parse_pipeline(text, path=Path("/p/x.toml"), environment={"PW": "hunter2"}, given={})
+    with (
+        pytest.raises(PenstockError) as caught,
+        launch.spark_session(pipeline, starting=starting),
+    ):
+        pytest.fail("it has started")
+    assert str(caught.value) == f"[spark]: {sentence}"
+    assert caught.value.__suppress_context__
