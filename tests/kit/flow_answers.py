@@ -97,6 +97,7 @@ def flow_answer(
 ) -> Row:
     """The whole page."""
     nothing = finding(NOTHING.kind, NOTHING.name, NOTHING.sentence, side="none")
+    nothing |= {"severity": NOTHING.severity}
     return {
         "at_ms": AT_MS,
         "answer": findings[0] if findings else nothing,

@@ -44,10 +44,11 @@ _NEXT_STEPS: Final = {
 
 def why_lines(page: Page) -> list[str]:
     """What holds the broker, and nothing else."""
-    finding, held = page["diagnosis"], [each for each in page["stages"] if is_held(each)]
+    finding, held = page["answer"], [each for each in page["stages"] if is_held(each)]
     lines = [finding["sentence"]]
-    if finding["kind"] == "none":
-        lines += _busiest(page["stages"])
+    if finding["severity"] == "ok":
+        # Who would be the first to be held, if anybody was at all.
+        lines += [finding["detail"]] if finding["detail"] else []
     else:
         lines += _block(_finding_lines(finding, page))
         lines += _block(_facts(finding, page["at_ms"]))
@@ -60,15 +61,15 @@ def why_lines(page: Page) -> list[str]:
 def name_lines(page: Page, narrow: Page) -> list[str]:
     """What there is about one name; ``page`` is the whole answer, ``narrow`` its part."""
     chains, stages = narrow["chains"], narrow["stages"]
-    lines = [narrow["diagnosis"]["sentence"]]
+    lines = [narrow["answer"]["sentence"]]
     if chains:
         for chain in chains[:CHAINS_MAX]:
             lines += _block(_chain_lines(chain, page))
         lines += _more(len(chains) - CHAINS_MAX, "who wait")
     else:
-        lines += _block(_finding_lines(narrow["diagnosis"], page))
-    if narrow["diagnosis"] in page["findings"]:
-        lines += _block(_facts(narrow["diagnosis"], page["at_ms"]))
+        lines += _block(_finding_lines(narrow["answer"], page))
+    if narrow["answer"] in page["findings"]:
+        lines += _block(_facts(narrow["answer"], page["at_ms"]))
     lines += _block(_alarms(page["limits"]))
     lines += _block(_others(narrow["findings"][1:]))
     lines += _block(_stage_table(stages, page, len(stages), with_ready=True))
@@ -125,17 +126,6 @@ HINTS: Final = {
 
 _CONCERNED: Final = {"refusing": "Refused", "discarding": "From", "dead": "From"}
 """Severity -> what becomes of those who are concerned, unless they wait."""
-
-
-def _busiest(stages: Iterable[Page]) -> list[str]:
-    """Who would be the first to be held, if anybody was at all."""
-    busiest = max(stages, key=lambda each: float(each["share"]), default=None)
-    if busiest is None or _percent(busiest["share"]) == "0 %":
-        return []
-    return [
-        f"The busiest stage is {label_of(busiest)}: it stood still for "
-        f"{_percent(busiest['share'])} of the last 10 s."
-    ]
 
 
 def _finding_lines(finding: Page, page: Page) -> list[str]:
@@ -435,10 +425,12 @@ def narrowed(page: Page, contains: str) -> Page:
     ids = {each["id"] for each in stages}
     findings = [each for each in page["findings"] if _concerns(each, awaited, ids, contains)]
     findings = _of_consumers(stages, findings, contains) + findings
+    answer = findings[0] if findings else _own_words(stages, chains, by_label, contains)
     return {
         **page,
         "contains": contains,
-        "diagnosis": findings[0] if findings else _own_words(stages, chains, by_label, contains),
+        "answer": answer,
+        "diagnosis": answer,
         "findings": findings,
         "stages": stages,
         "chains": chains,

@@ -51,7 +51,7 @@ def flow_page(**where: Any) -> Page:
     """What ``/api/flow`` of the broker that is meant says now."""
     host, port = address(**where)
     status, answer = send("GET", path_of("flow"), at=(host, port))
-    if status == OK and isinstance(answer, dict) and "diagnosis" in answer:
+    if status == OK and isinstance(answer, dict) and "answer" in answer:
         return answer
     said = answer.get("error", "") if isinstance(answer, dict) else ""
     raise PenstockError(

@@ -2,8 +2,12 @@
 
 import re
 
+import pytest
+
 from kit.flow_answers import AT_MS, consumer, finding, flow_answer, limit, stage
 from penstock.cli.flow_lines import ROWS_MAX, name_lines, narrowed, why_lines
+from penstock.flow.diagnosis import diagnose
+from penstock.flow.views import StageView
 
 SENTENCE = "log is the bottleneck (the disk)."
 
@@ -45,11 +49,20 @@ def test_held_stages_are_a_table_with_the_longest_held_first():
     assert cells(second) == ["connection", "shop", "flow", "flow", "2.5 s", "12 %", "queue hot"]
 
 
-def test_when_nothing_is_held_the_busiest_stage_is_named_and_nothing_else():
-    page = flow_answer([stage("queue", "cold"), stage("queue", "hot", share=0.12)])
+@pytest.mark.parametrize(
+    ("hot", "how"),
+    [
+        ({"share": 0.12}, "held for 12 % of the last 10 s"),
+        ({"per_s": 400}, "400 messages a second"),
+    ],
+)
+def test_when_nothing_is_held_the_busiest_stage_is_named_as_the_broker_does(hot, how):
+    answer = diagnose([StageView("queue", "cold"), StageView("queue", "hot", **hot)])
+    page = flow_answer([stage("queue", "cold"), stage("queue", "hot", **hot)])
+    page["answer"] |= {"detail": answer.detail, "cause": answer.cause}
     assert why_lines(page) == [
         "Nothing is held back: the publishers, the network or their own limits set the pace.",
-        "The busiest stage is queue hot: it stood still for 12 % of the last 10 s.",
+        f"The busiest stage is queue hot: {how}.",
     ]
 
 
@@ -77,7 +90,7 @@ def test_connections_that_an_alarm_holds_wait_beside_each_other_and_the_warned_d
         ],
     )
     labels = [f"{each['kind']} {each['name']}" for each in page["stages"]]
-    page["diagnosis"] = finding("memory", figures, "The memory alarm holds 2.", *labels)
+    page["answer"] = finding("memory", figures, "The memory alarm holds 2.", *labels)
     assert why_lines(page)[2:4] == [
         "  connection a, connection b",
         f"  -> memory alarm: {figures}",

@@ -61,7 +61,8 @@ def test_json_of_a_name_has_the_same_shape():
     page = json.loads(run("hot", "--json", *AT).output)
     assert [each["name"] for each in page["stages"]] == ["hot"]
     assert page["chains"] == [["connection shop", "queue hot"]]
-    assert page["diagnosis"]["sentence"] == SENTENCE
+    assert page["answer"]["sentence"] == SENTENCE
+    assert page["diagnosis"] == page["answer"], "for one release more"
 
 
 @pytest.mark.usefixtures("answer")

@@ -55,7 +55,7 @@ def test_the_chain_of_a_finding_ends_at_who_is_slow(found, end):
 
 
 def test_nothing_found_has_no_chain():
-    assert chain_of_finding(flow_answer()["diagnosis"]) == []
+    assert chain_of_finding(flow_answer()["answer"]) == []
 
 
 def test_a_stage_is_followed_to_the_first_that_runs():
@@ -94,7 +94,7 @@ def test_undone_work_that_waits_is_followed_although_its_stage_runs():
 def test_a_name_has_the_chain_that_it_begins_or_ends(name):
     page = narrowed(pressed(), name)
     assert page["chains"] == [["connection amqp-1", "channel amqp-1/1", "queue hot"]]
-    assert page["diagnosis"]["sentence"] == "queue hot is slow."
+    assert page["answer"]["sentence"] == "queue hot is slow."
 
 
 def test_what_the_broker_says_of_whom_it_waits_for_concerns_it():
@@ -115,20 +115,20 @@ def test_only_stages_of_that_name_stay():
         "subscription cold/billing",
     ]
     assert (page["contains"], page["chains"], page["findings"]) == ("cold", [], [])
-    assert page["diagnosis"]["sentence"] == "None of 2 stages with 'cold' in their name is held."
+    assert page["answer"]["sentence"] == "None of 2 stages with 'cold' in their name is held."
 
 
 def test_a_consumer_is_found_with_its_subscription():
     page = narrowed(pressed(), "clerk")
     assert [each["name"] for each in page["stages"]] == ["cold/billing"]
     sentence = "consumer clerk in subscription cold/billing takes messages."
-    assert page["diagnosis"]["sentence"] == sentence
+    assert page["answer"]["sentence"] == sentence
 
 
 def test_a_name_that_several_consumers_have_says_what_some_of_them_do():
     crew = [consumer(f"clerk {number}", blocked_by=["nothing-ready"]) for number in range(5)]
     page = flow_answer([stage("subscription", "orders/s", consumers=crew)])
-    said = narrowed(page, "clerk")["diagnosis"]["sentence"]
+    said = narrowed(page, "clerk")["answer"]["sentence"]
     assert said.startswith("consumer clerk 0 in subscription orders/s waits: there is nothing to ")
     assert said.count("consumer clerk") == 3
     assert said.endswith("; and 2 more.")
@@ -162,12 +162,12 @@ def test_who_waits_for_a_limit_of_the_name_is_shown_once_with_its_channel():
     )
     found = narrowed(page, "orders")
     assert found["chains"] == [["connection a", FULL]]
-    assert found["diagnosis"]["sentence"] == f"connection a waits for {FULL}."
+    assert found["answer"]["sentence"] == f"connection a waits for {FULL}."
 
 
 def test_a_connection_that_an_alarm_only_warns_would_wait():
     warned = stage("connection", "a", state="blocking", reason="disk", culprit="1 B free")
-    sentence = narrowed(flow_answer([warned]), "a")["diagnosis"]["sentence"]
+    sentence = narrowed(flow_answer([warned]), "a")["answer"]["sentence"]
     assert sentence == "connection a would wait, if it published, for disk alarm: 1 B free."
 
 
