@@ -99,6 +99,8 @@ class FakePulsar:
         self.topics: list[str] = []
         self.refusals: dict[int, list[tuple[int, str]]] = {}
         """By the type of a command: refused one after the other before it succeeds."""
+        self.refused: dict[str, tuple[int, str]] = {}
+        """Topics to which nobody subscribes."""
         self.held: set[int] = set()
         """Types of commands that get no answer until ``release``."""
         self.waiting: list[tuple[FakeTransport, pb.BaseCommand]] = []
@@ -163,8 +165,9 @@ class FakePulsar:
         asked = getattr(command, NAMES[kind])
         request_id = getattr(asked, "request_id", 0)
         refusals = self.refusals.get(kind)
-        if refusals:
-            code, text = refusals.pop(0)
+        refused = self.refused.get(asked.topic) if kind == TYPES.SUBSCRIBE else None
+        if refusals or refused is not None:
+            code, text = refused or self.refusals[kind].pop(0)
             error: Any = {"request_id": request_id, "error": code, "message": text}
             transport.answer(encode(pb.BaseCommand(type=TYPES.ERROR, error=error)))
             return

@@ -135,6 +135,9 @@ class Consumer:
         self._make_producer = make_producer
         self._on_closed = on_closed
         self._parts: dict[str, PartitionConsumer] = {}
+        self._joining: dict[str, PartitionConsumer] = {}
+        """Not yet of them, but one that is not durable receives already."""
+        self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
         self._producers: dict[str, asyncio.Task[Producer]] = {}
         self._letters: set[asyncio.Task[None]] = set()
         self._dead_letters = 0
@@ -386,7 +389,7 @@ class Consumer:
     def _find(self, message: ReceivedMessage | MessageId) -> tuple[MessageId, PartitionConsumer]:
         if isinstance(message, ReceivedMessage):
             # Not the part that received it: that of a consumer closed since acks nothing.
-            mine = self._parts.get(message.topic)
+            mine = self._parts.get(message.topic) or self._joining.get(message.topic)
             if mine is None:
                 raise InvalidUse(
                     f"{message} was not received by {self.what}, or its topic is gone since"
@@ -394,7 +397,7 @@ class Consumer:
             return message.message_id, mine
         if not isinstance(message, MessageId):
             raise InvalidUse(_no_message(message))
-        parts = list(self._parts.values())
+        parts = [*self._parts.values(), *self._joining.values()]
         if len(parts) > 1:
             parts = [each for each in parts if each.partition == message.partition]
         if len(parts) != 1:
@@ -659,7 +662,7 @@ class Consumer:
                 "receiver_queue_size=0 is for one topic without partitions: each of several would"
                 " send a message for every receive; use 1"
             )
-        await self._join(names)
+        await self._join_all(names)
         if self._options["listener"] is not None:
             self._start_listeners()
         self._refresher = asyncio.get_running_loop().create_task(self._refresh_again())
@@ -757,11 +760,55 @@ class Consumer:
         wholes = {str(topic.whole): topic.whole for topic in map(parse_topic, found)}
         return [each for name, each in sorted(wholes.items()) if bare.fullmatch(_undomained(name))]
 
-    async def _join(self, names: Sequence[PulsarName]) -> None:
-        """Subscribe to these, all or none; then let all of them flow."""
+    async def _join_all(self, names: Sequence[PulsarName]) -> None:
+        """Subscribe to these, all or none; then let all of them flow (B29)."""
+        parts = self._made(names)
+        try:
+            results = await asyncio.gather(*map(self._opened, parts), return_exceptions=True)
+            found = list(zip(parts, results, strict=True))
+            if not self._subscription.may_create_topics:
+                # One may have been deleted since it was listed.
+                found = [each for each in found if not _is_missing(each[1])]
+            joined = [part for part, _ in found]
+            problem = next((each for _, each in found if isinstance(each, BaseException)), None)
+            if problem is None and self._is_closed:
+                problem = StateError(f"{self.what} was closed while it was opened")
+            if problem is not None:
+                raise problem
+        except BaseException:
+            await asyncio.gather(*[part.close() for part in parts])
+            raise
+        finally:
+            self._joining.clear()
+        for part in joined:
+            self._parts[part.topic_name] = part
+        for part in joined:
+            self._begin(part)
+
+    async def _join(self, part: PartitionConsumer) -> None:
+        """Subscribe to one that came later, whatever becomes of others."""
+        try:
+            await self._opened(part)
+            self._check_open()
+            self._parts[part.topic_name] = part
+        except ClientError as problem:
+            await part.close()
+            if self._subscription.may_create_topics or not _is_missing(problem):
+                extra = {"of": self.what, "topic": part.topic_name, "why": str(problem)}
+                _log.warning("topic not joined", extra=extra)
+            return
+        except BaseException:
+            await part.close()
+            raise
+        finally:
+            self._joining.pop(part.topic_name, None)
+        self._begin(part)
+
+    def _made(self, names: Sequence[PulsarName]) -> list[PartitionConsumer]:
+        """Parts for those that have none, which the next steps join."""
         new = [each for each in names if str(each) not in self._parts]
         if not new:
-            return
+            return []
         size = self._queue_size(len(new))
         parts = [
             PartitionConsumer(
@@ -774,39 +821,23 @@ class Consumer:
             )
             for each in new
         ]
-        if self._is_paused:
-            # One that is not durable begins by itself.
-            for part in parts:
-                part.pause()
-        turns = asyncio.Semaphore(OPENED_AT_ONCE)
-
-        async def opened(part: PartitionConsumer) -> None:
-            async with turns:
-                await part.open()
-
-        try:
-            results = await asyncio.gather(*map(opened, parts), return_exceptions=True)
-            found = list(zip(parts, results, strict=True))
-            if not self._subscription.may_create_topics:
-                # One may have been deleted since it was listed.
-                found = [each for each in found if not _is_missing(each[1])]
-            parts = [part for part, _ in found]
-            problem = next((each for _, each in found if isinstance(each, BaseException)), None)
-            if problem is None and self._is_closed:
-                problem = StateError(f"{self.what} was closed while it was opened")
-            if problem is not None:
-                raise problem
-        except BaseException:
-            await asyncio.gather(*[part.close() for part in parts])
-            raise
         for part in parts:
-            self._parts[part.topic_name] = part
-        for part in parts:
+            self._joining[part.topic_name] = part
             if self._is_paused:
+                # One that is not durable begins by itself.
                 part.pause()
-            elif part.permits.is_paused:
-                part.resume()
-            part.start_flow()
+        return parts
+
+    async def _opened(self, part: PartitionConsumer) -> None:
+        async with self._opening:
+            await part.open()
+
+    def _begin(self, part: PartitionConsumer) -> None:
+        if self._is_paused:
+            part.pause()
+        elif part.permits.is_paused:
+            part.resume()
+        part.start_flow()
 
     def _queue_size(self, new: int) -> int:
         """Of each new part: what the others have left of the total, and at least one."""
@@ -829,11 +860,11 @@ class Consumer:
     async def refresh(self) -> None:
         """Join what is new, leave what is gone; on the client's thread."""
         names = await self._names()
-        await self._join(names)
         if isinstance(self._topics, re.Pattern):
             wanted = set(map(str, names))
             for name in [each for each in self._parts if each not in wanted]:
                 await self._parts.pop(name).close()
+        await asyncio.gather(*map(self._join, self._made(names)))
 
     # ---- notices ---------------------------------------------------------------------------------
 

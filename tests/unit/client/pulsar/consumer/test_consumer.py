@@ -356,6 +356,55 @@ async def test_partitions_that_are_added_are_joined(bench):
 
 
 @scene
+async def test_what_a_partition_brings_is_acked_although_others_are_still_being_joined(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 1
+    consumer = await bench.subscribe("t", pattern_refresh_ms=10, ack_group_ms=0, **READER)
+    await bench.settle()
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.partitions[name] = 3
+    await until(lambda: len(bench.broker.waiting) == 2)
+    transport, first = bench.broker.waiting.pop(0)
+    bench.broker._answer(transport, first)
+    await until(lambda: len(bench.broker.flows) == 2)
+    for _ in range(2):
+        bench.broker.deliver(b"new", consumer_id=first.subscribe.consumer_id)
+    consumer.acknowledge(await consumer.receive_async(5_000))
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+    message = await consumer.receive_async(5_000)
+    consumer.acknowledge_cumulative(message.message_id)
+    await until(lambda: len(bench.broker.acks) == 2)
+
+
+@scene
+async def test_a_topic_that_is_refused_keeps_no_other_from_coming_or_going(bench):
+    names = [f"persistent://public/default/o-{n}" for n in range(1, 4)]
+    bench.broker.topics = names[:1]
+    consumer = await bench.subscribe(re.compile("o-.*"), pattern_refresh_ms=10)
+    bench.broker.refused = {names[1]: (ServerError.ConsumerBusy, "busy")}
+    bench.broker.topics = names[1:]
+    await until(lambda: consumer.topics == names[2:])
+    await bench.settle()
+    number = bench.part(consumer).consumer_id
+    assert bench.broker.all(TYPES.FLOW)[-1].consumer_id == number
+    del bench.broker.refused[names[1]]
+    await until(lambda: consumer.topics == [names[2], names[1]])
+
+
+@scene
+async def test_a_topic_that_is_silent_keeps_no_other_from_its_flow(bench):
+    names = [f"persistent://public/default/o-{n}" for n in range(2)]
+    consumer = await bench.subscribe(re.compile("o-.*"), pattern_refresh_ms=10)
+    bench.broker.held.add(TYPES.SUBSCRIBE)
+    bench.broker.topics = names
+    await until(lambda: len(bench.broker.waiting) == 2)
+    transport, last = bench.broker.waiting.pop()
+    bench.broker._answer(transport, last)
+    await until(lambda: bench.broker.flows)
+    assert consumer.topics == [last.subscribe.topic]
+
+
+@scene
 async def test_partitions_that_are_joined_while_it_is_closed_are_left_again(bench):
     name = "persistent://public/default/t"
     bench.broker.partitions[name] = 1
