@@ -101,6 +101,7 @@ class BatchPlanner:
         """The end of the next batch, or ``given`` itself when there is none yet."""
         start = position(given)
         self.checkpoint = start.checkpoint or self.checkpoint
+        check_topics(start, self._options)
         report = self._end_of_batch(start)
         if self._options.pause_file and os.path.exists(self._options.pause_file):
             self._pause(start, report)
@@ -591,6 +592,9 @@ def _not_below(offsets: OffsetsByQueue, earliest: OffsetsByQueue) -> OffsetsByQu
 # With ``failOnDataLoss`` each is an error that says what to do. Without, the query goes on with
 # what there is, and the log says so: made anew begins at the earliest, ahead at the end.
 #
+# A topic that is in the checkpoint and not among those that are read is no loss, but somebody
+# else's checkpoint, or another list of topics (``check_topics``).
+#
 # Not here: messages that are missing inside a range (``readers.py``).
 
 
@@ -633,6 +637,26 @@ def losses(start: Position, answer: PollResponse[str]) -> list[Loss]:
                 text = f"{where} ends at {end}, below the position {offset}: its log lost its end"
                 found.append(Loss("ahead", topic, queue, text))
     return found
+
+
+def check_topics(start: Position, options: SourceOptions) -> None:
+    """Refuse a checkpoint of a query that reads other topics: those it has are not lost.
+
+    Who accepts loss may read fewer of them than before, but not quite others: that would begin
+    anew, and nobody would notice.
+    """
+    named = {*options.topics, *options.optional_topics}
+    left = [repr(topic) for topic in start.offsets if topic not in named]
+    is_other = len(left) == len(start.offsets)
+    if not left or not options.topics or not (is_other or options.fails_on_data_loss):
+        return
+    text = (
+        f"the checkpoint is of a query that reads {', '.join(map(repr, start.offsets))}, and this"
+        f" one reads {', '.join(map(repr, options.topics))}: "
+    )
+    if not is_other:
+        text += f"name {', '.join(left)}, too, set failOnDataLoss=false to go on without, or "
+    raise BadOffsets(f"{text}begin with a new checkpoint")
 
 
 def judge(

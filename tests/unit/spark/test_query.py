@@ -290,6 +290,43 @@ def test_those_who_accept_loss_go_on_with_what_there_is(accident, begin, end):
     assert offsets(following) == {"0": end}
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_checkpoint_of_a_query_that_reads_other_topics_is_refused_in_any_case(fails):
+    upstream = FakeUpstream(orders=1)
+    made, _ = query(upstream)
+    start = made.initial()
+    upstream = FakeUpstream(payments=1, late=1)
+    upstream.grow("payments", "0", 5)
+    given = {"topics": "payments", "optionalTopics": "late", "failOnDataLoss": fails}
+    other, _ = query(upstream, **given)
+    words = "is of a query that reads 'orders', and this one reads 'payments': begin with a new ch"
+    with pytest.raises(BadOffsets, match=words) as caught:
+        other.following(start)
+    assert "failOnDataLoss" not in str(caught.value)
+    assert upstream.asked == []
+
+
+def test_a_topic_that_is_not_read_any_more_may_be_left_out_by_those_who_accept_loss():
+    upstream = FakeUpstream(orders=1, payments=1)
+    start = query(upstream, topics="orders,payments")[0].initial()
+    del upstream.queues["payments", "0"]
+    upstream.grow("orders", "0", 5)
+    strict, _ = query(upstream)
+    with pytest.raises(BadOffsets, match="reads 'orders', 'payments', .* 'orders': name .*failOn"):
+        strict.following(start)
+    lax, _ = query(upstream, failOnDataLoss="false")
+    assert lax.following(start)["offsets"] == {"orders": {"0": 5}}
+
+
+def test_a_pattern_may_match_fewer_topics_than_before():
+    upstream = FakeUpstream(orders=1, payments=1)
+    made, _ = query(upstream, topics="orders,payments")
+    start = made.initial()
+    chosen = read_options({"topicsPattern": "pay.*", "failOnDataLoss": "false"})
+    other = BatchPlanner(chosen, upstream, clock=Clock())
+    assert other.following(start) is start
+
+
 def test_a_topic_that_is_gone_is_forgotten_by_those_who_accept_loss():
     upstream = FakeUpstream(orders=1, payments=1)
     upstream.grow("orders", "0", 5)
