@@ -677,8 +677,7 @@ class Consumer:
         if self._letters:
             await asyncio.gather(*self._letters, return_exceptions=True)
         await asyncio.gather(*[part.close() for part in self._parts.values()])
-        for inbox in self.inboxes:
-            inbox.close(f"{self.what} is closed; make a new one")
+        self._close_inboxes()
         for task in self._producers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 await task.result().shut()
@@ -689,20 +688,33 @@ class Consumer:
         self._on_closed(self)
 
     def close(self) -> None:
-        """Send the last acks and leave; again does nothing. A listener at work is waited for."""
+        """Send the last acks and leave; again does nothing.
+
+        A listener at work is waited for, and may ack its message; one that calls this waits for no
+        other.
+        """
         if self._thread.is_orphan:
             # It is the parent's, and stays there.
             return
-        self._thread.run(self.shut())
-        for thread in self._listeners:
-            if thread is not threading.current_thread():
+        if self._listeners and threading.current_thread() not in self._listeners:
+            self._thread.run(self._end_listeners())
+            for thread in self._listeners:
                 thread.join()
+        self._thread.run(self.shut())
 
     async def close_async(self) -> None:
         """The same for any event loop, without waiting for a listener."""
         if self._thread.is_orphan:
             return
         await self._thread.on(self.shut())
+
+    async def _end_listeners(self) -> None:
+        """Each ends behind the message it has."""
+        self._close_inboxes()
+
+    def _close_inboxes(self) -> None:
+        for inbox in self.inboxes:
+            inbox.close(f"{self.what} is closed; make a new one")
 
     def __enter__(self) -> Consumer:
         return self

@@ -194,6 +194,8 @@ class MessageInbox:
 
     def put(self, messages: list[ReceivedMessage]) -> None:
         with self._ready:
+            if self.closed_why is not None:
+                return
             at = 0
             while self._futures and at < len(messages):
                 waiter = self._futures.popleft()

@@ -1686,6 +1686,48 @@ async def test_a_listener_that_fails_gets_the_next_message(bench):
 
 
 @scene
+async def test_a_listener_at_work_while_it_is_closed_can_ack_its_message(bench):
+    begun, go, ended = threading.Event(), threading.Event(), []
+
+    def listener(consumer, message):
+        begun.set()
+        go.wait(10)
+        consumer.acknowledge(message)
+        ended.append(message.data)
+
+    consumer = await bench.subscribe(listener=listener)
+    await bench.settle()
+    for body in numbers(2):
+        bench.broker.deliver(body)
+    await until(begun.is_set)
+    closing = asyncio.ensure_future(asyncio.to_thread(consumer.close))
+    await until(lambda: consumer.inboxes[0].closed_why is not None)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert ended == [b"0"]
+    assert bench.broker.acks == [[(7, 0)]]
+    kinds = [each.type for each in bench.broker.commands]
+    assert kinds.index(TYPES.ACK) < kinds.index(TYPES.CLOSE_CONSUMER)
+
+
+@scene
+async def test_a_listener_may_close_its_consumer(bench):
+    closed = threading.Event()
+
+    def listener(consumer, message):
+        consumer.acknowledge(message)
+        consumer.close()
+        closed.set()
+
+    await bench.subscribe(listener=listener)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    await until(closed.is_set)
+    assert bench.broker.acks == [[(7, 0)]]
+
+
+@scene
 async def test_a_batch_is_received_when_it_is_full_or_time_is_up(bench):
     consumer = await bench.subscribe()
     await bench.settle()
