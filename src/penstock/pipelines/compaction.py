@@ -102,8 +102,9 @@ def _compact_directory(
     table: Table, directory: Path, target_bytes: int, exchange: "Callable[[Path, Path], None]"
 ) -> Compacted:
     place = table.path / directory
-    untouched = {Path(each).name for each in table.undecided_paths()}
+    # In this order: what is published behind the first line is not among the files.
     sizes = [(name, (place / name).stat().st_size) for name in _parquet_names(place)]
+    untouched = {Path(each).name for each in table.undecided_paths()}
     groups = plan([each for each in sizes if each[0] not in untouched], target_bytes)
     if not groups:
         return Compacted()

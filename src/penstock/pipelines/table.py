@@ -263,12 +263,16 @@ class Table:
             return generation
 
     def undecided_paths(self) -> set[str]:
-        """Files of batches that are being published: nobody else may touch them."""
-        return {
-            each.path
-            for path in (self.control / "batches").glob("*/*.prepared")
-            for each in read_batch(path).files
-        }
+        """Files of batches that are being published: nobody else may touch them.
+
+        Of files that were there before this was asked it names all that are.
+        """
+        found = set[str]()
+        for path in (self.control / "batches").glob("*/*.prepared"):
+            # It may be done, or withdrawn, by now.
+            with contextlib.suppress(FileNotFoundError):
+                found |= {each.path for each in read_batch(path).files}
+        return found
 
     def files(self) -> list[Path]:
         """Every published file, relative to the table, in the order in which rows came."""

@@ -5,8 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.pipelines import table as tables
 from penstock.pipelines.compaction import compact, exchanged, plan
-from penstock.pipelines.table import Batch, StagedFile, Table, TableError
+from penstock.pipelines.table import Batch, StagedFile, Table, TableError, read_batch
 
 
 @pytest.fixture
@@ -77,6 +78,42 @@ def test_files_of_a_batch_that_is_being_published_are_left_alone(table):
     assert compact(table).before == 2
     assert (table.path / "0002.parquet").exists()
     assert numbers(table) == [0, 1, 2]
+
+
+def test_a_batch_that_ends_while_its_decision_is_read_is_done(table, monkeypatch):
+    write(table.path, "0000", 0)
+    table.prepare(Batch(writer="w", batch=7))
+
+    def read(path):
+        table.done(Batch(writer="w", batch=7))
+        return read_batch(path)
+
+    monkeypatch.setattr(tables, "read_batch", read)
+    assert table.undecided_paths() == set()
+
+
+def test_a_batch_that_is_published_between_two_looks_is_left_alone(table):
+    """Merged and then killed before it was done, its flow would miss its file for good."""
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+    (table.control / "staged" / "w").mkdir()
+    write(table.control / "staged" / "w", "x", 9)
+    file = StagedFile(staged="staged/w/x.parquet", path="0009.parquet", rows=1, bytes=1)
+    batch = Batch(writer="w", batch=7, files=(file,))
+
+    class Early(Table):
+        def undecided_paths(self):
+            found = super().undecided_paths()
+            if table.prepared("w") is None:
+                table.prepare(batch)
+                table.publish(batch)
+            return found
+
+    assert compact(Early(table.path)).before == 3
+    assert numbers(table) == [0, 1, 2, 9]
+    table.publish(batch)
+    table.done(batch)
+    assert numbers(table) == [0, 1, 2, 9]
 
 
 def test_a_compaction_that_was_killed_leaves_nothing_that_counts(table):
