@@ -865,10 +865,9 @@ class Engine:
 
     def _look_at_gates(self) -> None:
         """Something changed that may hold or free any connection."""
-        for connection in self._connections.values():
-            self._chain.mark(connection)
-        self._chain.refresh_gates()
-        self._chain.request_turn()
+        if not self.alarms.is_raised:
+            self._chain.alarm_spell += 1
+        self._chain.mark_all(self._connections.values())
 
     def least_credits(self) -> Steps[dict[str, int]]:
         """Hop -> the least credit anybody on it has left; in steps."""

@@ -345,6 +345,7 @@ class Connection:
     """One peer; made by ``Engine.connect``."""
 
     __slots__ = (
+        "_alarm_spell",
         "_chain",
         "_next_channel",
         "_on_close",
@@ -357,7 +358,6 @@ class Connection:
         "gate",
         "holds",
         "is_closed",
-        "is_publisher",
         "is_short_of_room",
         "name",
         "options",
@@ -395,8 +395,8 @@ class Connection:
         )
         self.application = ""
         """Id of what its peer says it is a part of (``name_application``); empty = it does not."""
-        self.is_publisher = False
-        """It published since the raised alarm began: who publishes now, not who ever did."""
+        self._alarm_spell = -1
+        """The time of alarms in which it published last (``FlowContext.alarm_spell``)."""
         self.is_short_of_room = False
         """True while it is not read in the midst of a publish, for want of room in the pool."""
         self.room: PoolHolder | None = None
@@ -459,10 +459,19 @@ class Connection:
         if name:
             self.application = object_id("app", protocol, name[:APPLICATION_CHARS_MAX])
 
+    @property
+    def is_publisher(self) -> bool:
+        """It published since the raised alarm began: who publishes now, not who ever did."""
+        return self._alarm_spell == self._chain.alarm_spell
+
+    def note_alarm(self) -> None:
+        """It publishes while an alarm is raised, which concerns it until it ends."""
+        self._alarm_spell = self._chain.alarm_spell
+
     def note_publisher(self) -> None:
-        """It publishes (a publish began to arrive): a raised alarm concerns it until it ends."""
+        """The same, if one is: a publish began to arrive."""
         if not self.is_publisher and self._chain.alarms.is_raised:
-            self.is_publisher = True
+            self.note_alarm()
             self.refresh()
 
     def wait_for_room(self, room: PoolHolder) -> None:
@@ -523,9 +532,6 @@ class Connection:
             return
         if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
             self._unpaid_bytes = 0
-        if not self._chain.alarms.is_raised:
-            # Every edge of an alarm comes here: the next one concerns who publishes then.
-            self.is_publisher = False
         gate = self.gate
         is_held = (
             self.stage.is_blocked
@@ -534,7 +540,7 @@ class Connection:
             or self.options.holds_channels
             or self.holds
             or self.is_short_of_room
-            or self.is_publisher
+            or self._alarm_spell == self._chain.alarm_spell
         )
         if not (is_held or gate.reasons):
             return  # the rule: ``_reasons`` would be empty

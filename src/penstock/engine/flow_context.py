@@ -9,6 +9,8 @@ Invariant: whoever changes something that a turn must look at calls ``request_tu
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from penstock.flow.alarms import AlarmBoard, disk_alarm, memory_alarm, parse_limit
@@ -25,6 +27,11 @@ able to go on while the other has used up its own: publishers may wait for what 
 
 ASSUMED_BYTES: Final = 16 << 30
 """What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
+
+
+GATES_AT_ONCE: Final = 125
+"""Gates looked at in one go when an alarm is raised or over: with thousands of connections each of
+which is told of it that would take tens of milliseconds."""
 
 
 class Gated(Protocol):
@@ -54,6 +61,8 @@ class FlowContext:
             memory_alarm(parse_limit(flow.memory_limit, ASSUMED_BYTES), flow.memory_low_ratio),
             disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),
         )
+        self.alarm_spell = 0
+        """Another number after each time in which an alarm was raised."""
         self.log = self.stage("log", "log", "log")
         self.troubles = Troubles()
         """Refusals and losses of the last moments."""
@@ -62,6 +71,8 @@ class FlowContext:
         self.is_turn_requested = True
         """True when something happened that a turn has to look at."""
         self._marked: dict[Gated, None] = {}
+        self.unseen: deque[Gated] = deque()
+        """Whose gates are still to be looked at for what concerns all (``mark_all``)."""
 
     @property
     def now_ms(self) -> int:
@@ -79,8 +90,22 @@ class FlowContext:
         self._marked[connection] = None
         self.is_turn_requested = True
 
+    def mark_all(self, connections: Iterable[Gated]) -> None:
+        """Something changed that may hold or free any of them: each turn looks at some.
+
+        Whoever does something meanwhile is looked at then. Those left over from the last time come
+        first.
+        """
+        self.unseen = deque(dict.fromkeys([*self.unseen, *connections]))
+        self.refresh_gates()
+        self.is_turn_requested = True
+
     def refresh_gates(self) -> None:
         """Bring the gates of all marked connections in line with what holds them."""
+        unseen = self.unseen
+        if unseen:
+            for _ in range(min(len(unseen), GATES_AT_ONCE)):
+                unseen.popleft().refresh()
         while self._marked:
             marked, self._marked = self._marked, {}
             for connection in marked:

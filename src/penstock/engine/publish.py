@@ -79,9 +79,9 @@ DRAINING_CHANNELS_MAX: Final = 1000
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
-WOKEN_AT_ONCE: Final = 250
-"""Channels that one turn wakes when an alarm is over: with thousands it would last a tenth of a
-second."""
+WOKEN_AT_ONCE: Final = 125
+"""Channels that one turn wakes when an alarm is over, or tells that another one holds them: with
+thousands it would last a tenth of a second."""
 
 BUSY_STEPS_MIN = 100
 """Steps of one channel in one turn from which on it counts whom it waits for then."""
@@ -114,13 +114,14 @@ class PublishPipeline:
         """Closed ones that are held; at most ``DRAINING_CHANNELS_MAX``."""
         self.channels: dict[Channel, None] = {}
         """Those with something in their inbox, in the order in which they take turns."""
-        self._resting: dict[Channel, None] = {}
+        self._resting: dict[Channel, Reason] = {}
         """The same, but an alarm holds them: no turn looks at them before it is over, or they have
         waited as long as they may. With thousands of them that look would be the turn."""
         self._rest_reason: Reason | None = None
+        """The alarm of the last turn in which somebody rested."""
         self._rest_ends: Deadlines[Channel] = Deadlines()
         self._is_waking = False
-        """The alarm for which they rest is over: each turn wakes some."""
+        """Some may rest for another alarm than that: each turn sees to a few of them."""
 
     # Arrival.
 
@@ -141,7 +142,7 @@ class PublishPipeline:
         self.channels[channel] = None
         channel.queued(messages)
         if chain.alarms.is_raised:
-            connection.is_publisher = True
+            connection.note_alarm()
         connection.refresh()
         chain.is_turn_requested = True
 
@@ -192,7 +193,7 @@ class PublishPipeline:
             return
         alarm = self._admission.begin(turn)
         if self._resting:
-            self._wake_rested(None if alarm is None else alarm.reason)
+            self._look_at_rested(alarm)
         if self.channels:
             self._run_channels([*self.channels], alarm)
 
@@ -246,8 +247,7 @@ class PublishPipeline:
 
     def _rest(self, channel: Channel, reason: Reason) -> None:
         del self.channels[channel]
-        self._resting[channel] = None
-        self._rest_reason = reason
+        self._resting[channel] = self._rest_reason = reason
         self._rest_ends.arm(channel, min(self._admission.deadlines(channel), default=None))
 
     def _wake(self, channel: Channel) -> None:
@@ -260,23 +260,33 @@ class PublishPipeline:
         self._resting.pop(channel, None)
         self._rest_ends.disarm(channel)
 
-    def _wake_rested(self, reason: Reason | None) -> None:
-        """Those that waited as long as they may; all for another alarm, some when it is over.
+    def _look_at_rested(self, alarm: Hold | None) -> None:
+        """Those that waited as long as they may; and some of those whose alarm is over.
 
-        That its figure changed is nothing to them: what is refused is told the figure of then.
+        These are woken in the order in which they rest, or keep their place if another alarm holds
+        them. That the figure of theirs changed is nothing to them: what is refused is told the
+        figure of then.
         """
+        reason = None if alarm is None else alarm.reason
         if reason is not self._rest_reason:
-            # They came before those that were not looked at yet.
-            count = WOKEN_AT_ONCE if reason is None else len(self._resting)
-            woken = dict.fromkeys(islice(self._resting, count))
-            for channel in woken:
-                self._rested(channel)
-            self.channels = {**woken, **self.channels}
-            self._is_waking = True
+            self._rest_reason, self._is_waking = reason, True
+        if alarm is not None:
+            for channel in self._rest_ends.take_due(self.chain.clock.monotonic_ms()):
+                self._wake(channel)
+        if not self._is_waking:
             return
-        self._is_waking = False
-        for channel in self._rest_ends.take_due(self.chain.clock.monotonic_ms()):
-            self._wake(channel)
+        others = (each for each, held_by in self._resting.items() if held_by is not reason)
+        found = dict.fromkeys(islice(others, WOKEN_AT_ONCE))
+        self._is_waking = len(found) == WOKEN_AT_ONCE
+        for channel in found:
+            if alarm is None:
+                self._rested(channel)
+            else:
+                self._resting[channel] = alarm.reason
+                self._set_hold(channel, alarm)
+        if alarm is None:
+            # They came before those that were not looked at yet.
+            self.channels = {**found, **self.channels}
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything in channels and queues: nothing can be stored any more."""
@@ -504,7 +514,7 @@ class PublishPipeline:
         else:
             connection.holds[channel] = hold
             if hold.reason.is_resource:
-                connection.is_publisher = True
+                connection.note_alarm()
             channel.hold_back()
             if channel.is_closed:
                 self._drain(channel)

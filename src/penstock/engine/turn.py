@@ -336,7 +336,8 @@ class TurnRunner:
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
         commits, frame_builder, pipeline = self._commits, self._frame_builder, self._pipeline
-        if self._queries.can_move or (self._dispatch_queue.woken and not self._is_stuffed):
+        is_dispatching = self._dispatch_queue.woken and not self._is_stuffed
+        if is_dispatching or self._queries.can_move or self._chain.unseen:
             return True
         if commits.failure is not None:
             return False

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.flow.reason import Reason
+from penstock.model.clock import Deadlines
 
 HISTORY_MAX: Final = 16
 """Ended episodes kept per stage: enough to see a pattern, small enough for 100,000 stages."""
@@ -273,9 +274,10 @@ class Episodes:
         return self._held > 0
 
     @property
-    def is_leaving(self) -> bool:
-        """True while an episode was left and not ended yet."""
-        return any(each.held_since_ms is None for each in self._open.values())
+    def ends_ms(self) -> int | None:
+        """When ``settle`` has the next one to end; None while nothing is left."""
+        left = [each.left_ms for each in self._open.values() if each.held_since_ms is None]
+        return min(left) + self.memory_ms if left else None
 
     @property
     def is_lingering(self) -> bool:
@@ -410,7 +412,12 @@ EDGES_MAX: Final = 4096
 """Edges waiting to be taken. Each stage makes at most two per second and reason."""
 
 SETTLE_EVERY_MS: Final = 100
-"""Episodes past their memory are looked for this often: lateness of a 'left' line in the log."""
+"""Episodes end in steps of it, so that very many make few turns: lateness of a 'left' line in the
+log."""
+
+SETTLED_AT_ONCE: Final = 200
+"""Stages whose episodes end in one tick: half a millisecond. The end of an alarm makes thousands of
+them due at once; the others come with the next ticks."""
 
 
 class FlowEdge(msgspec.Struct, frozen=True, gc=False):
@@ -433,7 +440,6 @@ class Journal:
     __slots__ = (
         "_edges",
         "_leaving",
-        "_settle_at_ms",
         "edges_dropped",
         "memory_ms",
         "now_ms",
@@ -451,21 +457,19 @@ class Journal:
         self._edges: deque[FlowEdge] = deque()
         self.open: dict[Episodes, None] = {}
         """Episodes that go on, or ended a moment ago; to be looked at only."""
-        # Of those, the ones that may have something to end: five thousand publishers whom an alarm
-        # holds for an hour need no look until then.
-        self._leaving: dict[Episodes, None] = {}
-        self._settle_at_ms = now_ms
+        # Of those, the ones that may have something to end, and when: five thousand publishers whom
+        # an alarm holds for an hour need no look until then, nor when it is over before their time.
+        self._leaving: Deadlines[Episodes] = Deadlines()
 
     def tick(self, now_ms: int) -> None:
         if now_ms <= self.now_ms:
             return
         self.now_ms = now_ms
-        if self._leaving and now_ms >= self._settle_at_ms:
-            self._settle_at_ms = now_ms + SETTLE_EVERY_MS
-            for episodes in list(self._leaving):
+        if self._leaving.heap:
+            for episodes in self._leaving.take_due(now_ms, SETTLED_AT_ONCE):
                 episodes.settle(now_ms)
-                if not episodes.is_leaving:
-                    self._leaving.pop(episodes, None)
+                # It may have been held again meanwhile, and left again later.
+                self._arm(episodes)
 
     def episodes(self, kind: str, name: str, stage_id: str = "") -> Episodes:
         """A stage's history that reports here."""
@@ -486,8 +490,10 @@ class Journal:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When ``tick`` has something to end; None while no stall is over."""
-        return self._settle_at_ms if self._leaving else None
+        """When ``tick`` may have something to end; None while no stall is over."""
+        heap = self._leaving.heap
+        # What was left over has to wait for the next millisecond: that is a tick.
+        return max(heap[0][0], self.now_ms + 1) if heap else None
 
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
@@ -506,15 +512,15 @@ class Journal:
 
     def left(self, episodes: Episodes) -> None:
         """A stall is over, and its episode may be (called by ``Episodes``)."""
-        if not self._leaving:
-            self._settle_at_ms = self.now_ms + SETTLE_EVERY_MS
-        self._leaving[episodes] = None
+        # A hundred stalls a second arm it once: whether it was held again is seen when it is due.
+        if episodes not in self._leaving:
+            self._arm(episodes)
 
     def ended(self, episodes: Episodes, episode: Episode) -> None:
         """An episode is over (called by ``Episodes``)."""
         if not episodes.is_lingering:
             self.open.pop(episodes, None)
-            self._leaving.pop(episodes, None)
+            self._leaving.disarm(episodes)
         self._note(
             FlowEdge(
                 episodes.kind,
@@ -527,6 +533,12 @@ class Journal:
                 episode.since_ms,
             )
         )
+
+    def _arm(self, episodes: Episodes) -> None:
+        ends_ms = episodes.ends_ms
+        if ends_ms is not None:
+            ends_ms += -ends_ms % SETTLE_EVERY_MS
+        self._leaving.arm(episodes, ends_ms)
 
     def _note(self, edge: FlowEdge) -> None:
         if len(self._edges) >= EDGES_MAX:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from penstock.flow.episodes import EDGES_MAX, HISTORY_MAX, Episodes, Journal, StallShare
+from penstock.flow.episodes import (
+    EDGES_MAX,
+    HISTORY_MAX,
+    SETTLED_AT_ONCE,
+    Episodes,
+    Journal,
+    StallShare,
+)
 from penstock.flow.reason import Reason
 
 FLOW, DISK = Reason.FLOW, Reason.DISK
@@ -157,10 +164,58 @@ def test_the_journal_asks_for_a_turn_only_when_an_episode_may_end():
     queue.entered(FLOW, "log", 5000)
     assert journal.next_deadline_ms is None, "while it is held there is nothing to end"
     queue.left(FLOW, 5000)
-    assert journal.next_deadline_ms == 5100
+    assert journal.next_deadline_ms == 6000
     queue.entered(FLOW, "log", 5050)
-    journal.tick(5100)
+    journal.tick(6000)
     assert journal.next_deadline_ms is None, "it went on"
+
+
+def test_an_episode_that_was_held_again_meanwhile_ends_after_its_last_stall():
+    journal = Journal(0, memory_ms=1000)
+    queue = journal.episodes("queue", "q")
+    queue.entered(FLOW, "log", 0)
+    queue.left(FLOW, 10)
+    queue.entered(FLOW, "log", 500)
+    queue.left(FLOW, 900)
+    journal.take_edges()
+    journal.tick(1100)
+    assert journal.next_deadline_ms == 1900
+    assert journal.take_edges() == []
+    journal.tick(1900)
+    (left,) = journal.take_edges()
+    assert (left.at_ms, left.episode.stalls) == (900, 2)
+    assert journal.next_deadline_ms is None
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """Stages whose episodes were looked at for their end."""
+    looks, settle = [], Episodes.settle
+    monkeypatch.setattr(
+        Episodes, "settle", lambda self, now_ms: looks.append(self.name) or settle(self, now_ms)
+    )
+    return looks
+
+
+def test_of_thousands_that_are_over_at_once_each_tick_ends_some(settled):
+    journal = Journal(0, memory_ms=1000)
+    stages = [journal.episodes("connection", str(number)) for number in range(1000)]
+    for stage in stages:
+        stage.entered(DISK, "disk", 0)
+        stage.left(DISK, 50)
+    journal.take_edges()
+    for now_ms in range(100, 1100, 100):
+        journal.tick(now_ms)
+    assert settled == [], "nothing can have ended"
+    journal.tick(1100)
+    assert len(settled) == len(journal.take_edges()) == SETTLED_AT_ONCE
+    while journal.open:
+        before = len(settled)
+        assert journal.next_deadline_ms == journal.now_ms + 1
+        journal.tick(journal.next_deadline_ms)
+        assert 0 < len(settled) - before <= SETTLED_AT_ONCE
+    assert settled == [str(number) for number in range(1000)], "each once, the first to end first"
+    assert journal.next_deadline_ms is None
 
 
 def test_journal_time_never_goes_back():

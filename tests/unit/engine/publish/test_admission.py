@@ -6,7 +6,8 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine import publish
-from penstock.engine.connection import ConnectionOptions
+from penstock.engine.connection import Connection, ConnectionOptions
+from penstock.engine.flow_context import GATES_AT_ONCE
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.publish import PublishPipeline
 from penstock.engine.topic import DirectRoute, FanoutRoute, Hold, Overflow, TopicPolicy
@@ -236,6 +237,90 @@ def test_who_was_not_woken_yet_when_the_alarm_comes_again_is_held_on(bench, monk
     bench.settle()
     assert len(bench.outlet.confirmed_tokens) == 35
     assert not bench.engine.needs_turn
+
+
+def test_when_one_of_two_alarms_is_over_each_turn_tells_some_and_all_keep_their_order(
+    bench, monkeypatch
+):
+    monkeypatch.setattr(publish, "WOKEN_AT_ONCE", 10)
+    topic, channels = held_by_an_alarm(bench, 35)
+    bench.engine.set_alarm("memory", 1 << 60)
+    bench.settle()
+    assert {each.hold.reason for each in channels} == {Reason.MEMORY}, "the first of them"
+    bench.engine.set_alarm("memory", 0)
+    told = []
+    for number in range(4):
+        if number == 1:
+            late = bench.channel()
+            bench.publish(late, topic, b"meanwhile")
+        bench.engine.turn()
+        told.append(sum(each.hold.reason is Reason.DISK for each in channels))
+        assert bench.engine.needs_turn is (number < 3)
+    assert told == [10, 20, 30, 35]
+    bench.settle()
+    assert [list(each.connection.gate.reasons) for each in channels] == [[Reason.DISK]] * 35
+    assert bench.outlet.confirmed_tokens == []
+    bench.engine.set_alarm("disk", 1 << 50)
+    bench.settle()
+    assert bench.bodies(topic) == [*[b"%d" % number for number in range(35)], b"meanwhile"]
+    assert all(each.connection.gate.is_open for each in (*channels, late))
+
+
+def test_who_waited_too_long_is_refused_while_others_hear_of_another_alarm(monkeypatch):
+    monkeypatch.setattr(publish, "WOKEN_AT_ONCE", 10)
+    bench = flow_bench(alarm_hold_ms_max=500)
+    _, channels = held_by_an_alarm(bench, 35)
+    bench.engine.set_alarm("memory", 1 << 60)
+    bench.settle()
+    bench.advance(500 - 35)
+    assert bench.refusal_kinds == [RefusalKind.MEMORY_ALARM]
+    bench.clock.advance(20)
+    bench.engine.set_alarm("memory", 0)
+    bench.engine.turn()
+    assert bench.refusal_kinds[1:] == [RefusalKind.DISK_ALARM] * 20, "though not told of it yet"
+    assert [each.hold is None for each in channels] == [True] * 21 + [False] * 14
+
+
+@pytest.fixture
+def gates_seen(monkeypatch):
+    """Connections whose gates were looked at."""
+    looks, refresh = [], Connection.refresh
+    monkeypatch.setattr(Connection, "refresh", lambda self: looks.append(self) or refresh(self))
+    return looks
+
+
+def test_an_edge_of_an_alarm_looks_at_some_gates_in_each_turn(bench, gates_seen):
+    count = 3 * GATES_AT_ONCE
+    connections = [bench.connect() for _ in range(count)]
+    topic, late = bench.topic(), connections[-1].open_channel()
+    bench.settle()
+    for value in (1 << 60, 0):
+        gates_seen.clear()
+        bench.engine.set_alarm("memory", value)
+        assert len(gates_seen) == GATES_AT_ONCE
+        if value:
+            bench.publish(late, topic, b"x")
+            assert list(connections[-1].gate.reasons) == [Reason.MEMORY], "whoever publishes now"
+        while bench.engine.needs_turn:
+            before = len(gates_seen)
+            bench.engine.turn()
+            assert len(gates_seen) - before <= GATES_AT_ONCE + 1
+        assert set(gates_seen) == set(connections)
+    assert connections[-1].gate.is_open
+
+
+def test_an_alarm_that_comes_again_at_once_concerns_nobody_who_did_not_publish_since(bench):
+    topic, channels = bench.topic(), [bench.channel() for _ in range(3 * GATES_AT_ONCE)]
+    bench.settle()
+    bench.engine.set_alarm("memory", 1 << 60)
+    for channel in channels:
+        channel.connection.note_publisher()
+    for value in (0, 1 << 60):
+        bench.engine.set_alarm("memory", value)
+    bench.settle()
+    assert all(each.connection.gate.is_open for each in channels)
+    bench.publish(channels[-1], topic, b"x")
+    assert list(channels[-1].connection.gate.reasons) == [Reason.MEMORY]
 
 
 def test_an_alarm_concerns_a_connection_from_its_first_publish_on(bench):
