@@ -81,6 +81,8 @@ class CallbackThread(Generic[Ended]):
         """Of this turn."""
         self._handed: SimpleQueue[list[Ended] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._is_running = False
+        self._is_stopped = False
         self._lock = threading.Lock()
 
     @property
@@ -92,10 +94,8 @@ class CallbackThread(Generic[Ended]):
         if self._thread is not None:
             return
         with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+            if self._thread is None and not self._is_stopped:
+                self._run_thread()
 
     def put(self, ended: Ended) -> None:
         """One more ended; on the client's thread."""
@@ -104,18 +104,41 @@ class CallbackThread(Generic[Ended]):
             self._call_soon(self._hand_over)
 
     def stop(self, timeout_ms: int) -> None:
-        """Return when the callbacks put so far have run, or the time is up."""
-        thread = self._thread
-        if thread is None:
-            return
-        self._handed.put(None)
-        if not self.is_current:
+        """Return when the callbacks handed over so far have run, or the time is up.
+
+        What is put later, by who sent just while it was stopped, is run by a thread that ends then.
+        """
+        with self._lock:
+            self._is_stopped = True
+            thread = self._thread
+            if self._is_running:
+                self._handed.put(None)
+        if thread is not None and not self.is_current:
             thread.join(timeout_ms / 1000)
 
     def _hand_over(self) -> None:
-        self._handed.put(self._ended)
-        self._ended = []
+        ended, self._ended = self._ended, []
+        with self._lock:
+            self._handed.put(ended)
+            if self._is_stopped:
+                self._handed.put(None)
+                if not self._is_running:
+                    self._run_thread()
+
+    def _run_thread(self) -> None:
+        """Under the lock."""
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._is_running = True
+        self._thread.start()
 
     def _work(self) -> None:
-        while (ended := self._handed.get()) is not None:
-            self._run(ended)
+        while True:
+            ended = self._handed.get()
+            if ended is not None:
+                self._run(ended)
+                continue
+            with self._lock:
+                # What is there now has its own end behind it.
+                self._is_running = not self._handed.empty()
+                if not self._is_running:
+                    return

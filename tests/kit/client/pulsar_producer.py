@@ -153,7 +153,7 @@ class FakeBroker:
             raise Refused(problem, "text", what) if isinstance(problem, int) else problem
         if self.line is not None:
             on_queued()
-            await self.line
+            await asyncio.shield(self.line)
         answer = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
         said = answer.producer_success
         said.request_id = asked.request_id

@@ -88,3 +88,30 @@ def test_without_a_callback_there_is_no_thread():
     thread = CallbackThread("g", print, print)
     thread.stop(5000)
     assert thread._thread is None
+
+
+def test_what_ends_after_it_was_stopped_is_run_and_leaves_no_thread(turn):
+    ran = []
+    thread = CallbackThread("g", ran.append, turn.calls.append)
+    thread.start()
+    first = thread._thread
+    thread.stop(5000)
+    assert not first.is_alive()
+    for number in range(2):
+        thread.put(number)
+        turn.end()
+        thread._thread.join(5)
+        assert ran == [[each] for each in range(number + 1)]
+        assert not thread._thread.is_alive()
+
+
+def test_who_sends_while_it_is_stopped_starts_no_thread_that_nobody_stops(turn):
+    ran = []
+    thread = CallbackThread("g", ran.append, turn.calls.append)
+    thread.stop(5000)
+    thread.start()
+    assert thread._thread is None
+    thread.put(1)
+    turn.end()
+    thread._thread.join(5)
+    assert ran == [[1]]

@@ -6,6 +6,7 @@ sent), then producers (what was sent is flushed), then the connections.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -217,20 +218,25 @@ class Client:
     def close(self) -> None:
         """Close everything this client made, then its connections; again does nothing.
 
+        Callbacks of sends are waited for.
         In the child of a fork it does nothing either: all of it is the parent's.
         """
         if not self._thread.is_orphan:
-            self._thread.run(self._close())
+            for producer in self._thread.run(self._close()):
+                producer.end_callbacks()
 
     async def close_async(self) -> None:
         """The same for any event loop."""
         if not self._thread.is_orphan:
-            await self._thread.on(self._close())
+            for producer in await self._thread.on(self._close()):
+                await asyncio.to_thread(producer.end_callbacks)
 
-    async def _close(self) -> None:
+    async def _close(self) -> list[Producer]:
+        """Producers that were closed, of which callbacks may still run."""
         if self._is_closed:
-            return
+            return []
         self._is_closed = True
+        producers = [each for each in self._open.values() if isinstance(each, Producer)]
         # Each takes itself out.
         for is_first in (True, False):
             for each in list(self._open.values()):
@@ -241,6 +247,7 @@ class Client:
                         _log.exception("closing failed", extra={"what": str(each)})
         self._open.clear()
         await self._cluster.close()
+        return producers
 
     def __enter__(self) -> Client:
         return self

@@ -329,14 +329,18 @@ class Producer:
             # It is the parent's, and stays there.
             return
         self._thread.run(self.shut())
-        self._callbacks.stop(self._cluster.options["operation_timeout_ms"])
+        self.end_callbacks()
 
     async def close_async(self) -> None:
         """The same."""
         if self._thread.is_orphan:
             return
         await self._thread.on(self.shut())
-        await asyncio.to_thread(self._callbacks.stop, self._cluster.options["operation_timeout_ms"])
+        await asyncio.to_thread(self.end_callbacks)
+
+    def end_callbacks(self) -> None:
+        """When it was shut: return when they have run; not on the client's thread."""
+        self._callbacks.stop(self._cluster.options["operation_timeout_ms"])
 
     def __enter__(self) -> Producer:
         return self
@@ -486,6 +490,8 @@ class Producer:
             self._refuse_waiter(send, StateError(f"{self._what} was closed"))
         self._state = HandlerState.CLOSED
         self._on_closed(self)
+        # One turn, at the end of which the callbacks of what ended just now are handed over.
+        await asyncio.sleep(0)
 
     def _partition(self, topic: PulsarName) -> PartitionProducer:
         return PartitionProducer(self._cluster, topic, self._shared_options, self._over)

@@ -1,11 +1,13 @@
 """The client: what it makes, what it refuses, and in which order it ends."""
 
 import asyncio
+import threading
 
 import pytest
 
 from kit.client.pulsar_consumer import TYPES, scene, until
-from penstock.client.pulsar import AccessMode, Client, InvalidUse, StateError
+from penstock.client.pulsar import AccessMode, Client, InvalidUse, MessageId, StateError, TimedOut
+from penstock.wire.pulsar import protocol_pb2 as pb
 
 
 class Made:
@@ -110,3 +112,40 @@ async def test_a_producer_that_is_given_up_in_line_takes_nobody_s_connection_alo
     assert not connection.is_closed
     assert other.is_connected
     assert "1 open" in str(bench.client)
+
+
+@scene
+async def test_a_client_that_is_closed_waits_for_callbacks_and_leaves_no_thread(bench):
+    producer = await bench.client.create_producer_async("t", batching_enabled=False)
+    begun, go, heard = threading.Event(), threading.Event(), []
+
+    def on_done(outcome):
+        begun.set()
+        go.wait(10)
+        heard.append(outcome)
+
+    producer.send_callback(b"x", on_done)
+    await until(lambda: bench.broker.all(TYPES.SEND))
+    thread = producer._callbacks._thread
+    message_id = pb.MessageIdData(ledgerId=7, entryId=1)
+    bench.broker.say(TYPES.SEND_RECEIPT, producer_id=0, sequence_id=0, message_id=message_id)
+    await until(begun.is_set)
+    closing = asyncio.ensure_future(bench.client.close_async())
+    await until(lambda: bench.broker.transports[-1].is_closed)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert heard == [MessageId(7, 1)]
+    assert not thread.is_alive()
+
+
+@scene
+async def test_a_send_that_is_closed_with_its_client_is_called_back(bench):
+    producer = await bench.client.create_producer_async(
+        "t", batching_enabled=False, send_timeout_ms=1
+    )
+    heard = []
+    producer.send_callback(b"x", heard.append)
+    await bench.client.close_async()
+    (error,) = heard
+    assert isinstance(error, (StateError, TimedOut))
