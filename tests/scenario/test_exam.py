@@ -267,7 +267,9 @@ def test_a_dispatch_rate_that_is_used_up(exam):
     channel = exam.bench.channel()
     exam.begins()
     exam.meanwhile = lambda: exam.publish(topic, 5, channel)
-    assert "ann" in exam.found("behind", "rate", "sub/orders/billing").sentence
+    found = exam.found("behind", "rate", "sub/orders/billing")
+    assert "ann" in found.sentence
+    assert found.do == (), "no command of ours changes it"
     subscription.limit_dispatch(DispatchRate())
     exam.bench.settle()
     exam.ok_again()
@@ -471,7 +473,9 @@ def test_a_publish_rate(exam):
     exam.begins()
     exam.meanwhile = while_it_may(exam, topic, channel)
     limit = "limit/publish_messages_per_s/topic/orders"
-    exam.found("holding", "rate", limit, waiting=connection_of(channel))
+    found = exam.found("holding", "rate", limit, waiting=connection_of(channel))
+    assert found.culprit.name == "publish rate of topic orders"
+    assert found.sentence.endswith("is used up; for 3 s.")
     exam.bench.engine.set_policy(topic.name, TopicPolicy())
     exam.ok_again()
 
@@ -780,7 +784,8 @@ def test_where_many_have_a_little_of_the_pool_nobody_is_noisy():
     exam.bench.turns()
     other = exam.bench.channel().connection
     other.wait_for_room(NoRoom())
-    exam.found("holding", "room", "pool/in-flight", waiting=[other.stage.id])
+    pool = {"name": "in-flight pool", "waiting": [other.stage.id]}
+    exam.found("holding", "room", "pool/in-flight", **pool)
     other.found_room()
     exam.bench.settle()
     exam.ok_again()

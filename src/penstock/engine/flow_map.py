@@ -329,7 +329,7 @@ class FlowMapper:
 
     def _add_groups(self) -> None:
         # Each was counted when it was looked at.
-        self._map.views += self._groups.values()
+        self._map.views += [self._with_age(each) for each in self._groups.values()]
 
     def _with_room(self, connection: Connection, view: StageView) -> StageView:
         """The same; when it lacks room, with the name of who has it."""
@@ -503,7 +503,8 @@ class FlowMapper:
         severity: Literal["refusing", "discarding", "dead"] = "refusing"
         text = f"{words} refuses what is published: {trouble.text}"
         if kind == "limit":
-            text = f"publishes are refused: {trouble.text}"  # which is the limit's own words
+            said = trouble.text.removesuffix("; publish refused")
+            text = f"publishes are refused: {said}"  # which is the limit's own words
         if cause == RefusalKind.BUSY.value:
             text = f"{words} is too slow for senders that do not wait: {trouble.text}"
         elif cause == UNROUTABLE:
@@ -567,8 +568,13 @@ class FlowMapper:
         if query is not None and topic in query.reads:
             self._add(stage_of(self._queries, query, topic, self._now_ms))
 
+    def _with_age(self, view: StageView) -> StageView:
+        if view.since_ms is None or not view.is_held:
+            return view
+        return replace(view, held_ms=self._now_ms - view.since_ms)
+
     def _add(self, view: StageView) -> None:
-        self._map.views.append(view)
+        self._map.views.append(self._with_age(view))
         self._map.stages_total += 1
         self._map.stages_held += view.is_held
 

@@ -23,7 +23,9 @@ from msgspec.structs import replace
 
 from penstock.flow.credit import stage_label
 from penstock.flow.delivery import JUDGEMENT, LOOK, delivery_side, readers_of
+from penstock.flow.episodes import WINDOW_MS
 from penstock.flow.finding import (
+    LIMIT_WORDS,
     NOTHING,
     SEVERITIES,
     WAITERS_MAX,
@@ -665,7 +667,19 @@ def _part_of_time(stage: StageView) -> str:
     """How much of the time it waits; empty when it does so all the time since it began."""
     if stage.is_stalled and stage.stalls == 1:
         return ""
-    return f" {percent(stage.share)} of the last 10 s"
+    # Three seconds of the last ten are all there were, if it began three seconds ago.
+    window_ms = min(WINDOW_MS, stage.held_ms or WINDOW_MS)
+    share = min(1.0, stage.share * WINDOW_MS / window_ms)
+    if share >= ALL_THE_TIME and stage.held_ms >= SECOND_MS:
+        return f" for {stage.held_ms // SECOND_MS} s"
+    if window_ms < SECOND_MS:
+        return " now and then"
+    return f" {percent(share)} of the last {window_ms // SECOND_MS} s"
+
+
+ALL_THE_TIME: Final = 0.9
+"""Of the time since it began; what is lacking is the rounding of its share."""
+SECOND_MS: Final = 1000
 
 
 def _stage_cause(stage: StageView) -> str:
@@ -734,10 +748,13 @@ def _limit(stage: StageView, chain: list[StageView]) -> Finding:
 def _limit_name(culprit_id: str) -> str:
     """``limit/length_max/topic/orders`` as people say it."""
     kind, _, rest = culprit_id.partition("/")
+    if kind == "pool":
+        return f"{rest} pool"
     if kind != "limit":
         return unquote(rest) or kind
     setting, _, limited = rest.partition("/")
+    words = LIMIT_WORDS.get(setting, setting)
     if not limited:
-        return setting
+        return words
     of, _, name = limited.partition("/")
-    return f"{setting} of {of} {unquote(name)}"
+    return f"{words} of {of} {unquote(name)}"

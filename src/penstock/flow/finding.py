@@ -100,10 +100,12 @@ def _headline(finding: Finding) -> tuple[HeadlinePart, ...]:
     culprit = finding.culprit
     named = HeadlinePart(culprit.name or finding.name, culprit.id)
     words = CAUSE_WORDS.get(finding.cause, finding.cause)
-    verb = " is the bottleneck" if finding.severity == "holding" else ""
-    if verb:
-        words = _HOLDING_WORDS.get(finding.cause, words)
-    parts = [named, HeadlinePart(f"{verb}: {words}." if verb else f" {words}.")]
+    words = _WORDS_OF_KINDS.get((culprit.kind, finding.cause), words)
+    if finding.severity == "holding":
+        words = f"is the bottleneck: {_HOLDING_WORDS.get(finding.cause, f'it {words}')}"
+    elif not finding.is_felt:
+        words = f"is waited for now and then: {_HOLDING_WORDS.get(finding.cause, f'it {words}')}"
+    parts = [named, HeadlinePart(f" {words}.")]
     # Who publishes what nobody wants is its own connection: there is nothing to add.
     if finding.waiters and finding.cause != "unroutable":
         first = finding.waiters[0]
@@ -125,26 +127,26 @@ _WAITER_WORDS: Final = {
 
 
 CAUSE_WORDS: Final = {
-    "memory": "is above its limit",
-    "disk": "too little is free",
-    "work": "it does all it can",
+    "memory": "is raised: too much is used",
+    "disk": "is raised: too little is free",
+    "work": "does all it can",
     "busy": "is busy, and tells senders so",
     "no-buffer": "has no write buffer left: all wait for the disk",
     "write-failed": "could not be written to",
     "sync-failed": "could not be synced",
-    "busy-host": "its CPUs are taken by others",
-    "routing": "parsing and routing",
-    "index": "index writes, or one hot queue",
-    "slow": "it is slow",
-    "hung": "a sync does not come back",
-    "room": "it has most of the in-flight pool",
-    "noisy": "it has most of what waits for the disk",
-    "limit": "it is reached",
-    "read": "its read is slow",
-    "transform": "its transform is slow",
-    "sink": "its sink is slow",
-    "transform-or-sink": "its transform or its sink is slow",
-    "unknown": "which part of it is slow is not known",
+    "busy-host": "has its CPUs taken by others",
+    "routing": "is busy with parsing and routing",
+    "index": "is busy: index writes, or one hot queue",
+    "slow": "is slow",
+    "hung": "has a sync that does not come back",
+    "room": "has most of the in-flight pool",
+    "noisy": "has most of what waits for the disk",
+    "limit": "is reached",
+    "read": "has a slow read",
+    "transform": "has a slow transform",
+    "sink": "has a slow sink",
+    "transform-or-sink": "has a slow transform, or a slow sink",
+    "unknown": "is slow, which part of it is not known",
     "own-limit": "takes no more than its own limit allows",
     "silent": "does not poll",
     "stopped": "was stopped",
@@ -168,11 +170,11 @@ CAUSE_WORDS: Final = {
     "ring": "keeps the newest only, as it was asked to",
     "length-limit": "refuses what is published: it is full",
     "dead-letters": "has more and more dead letters",
-    "held": "it is full, and its publishers wait",
+    "held": "is reached",
     "rate": "is used up",
     "quota": "is passed: a reader is too far behind",
-    "pending": "too much is not confirmed yet",
-    "stage": "too many staged rows are not committed",
+    "pending": "is reached: too much is not confirmed yet",
+    "stage": "is used up: too many staged rows are not committed",
     "held-too-long": "held publishes for as long as it may, and refuses them",
     "too-large": "refuses messages that are too large",
     "terminated": "is ended for good, and takes no more",
@@ -207,18 +209,42 @@ CAUSE_WORDS: Final = {
 """Cause -> what is said of the culprit after its name."""
 
 _HOLDING_WORDS: Final = {
-    "held": "it is reached",
-    "rate": "it is used up",
-    "quota": "it is passed",
-    "spark": "it is behind its bound",
-    "own-limit": "it takes no more than its own limit allows",
-    "silent": "it does not poll",
-    "stopped": "it was stopped",
-    "failed": "it failed",
-    "external": "it is in the way",
+    "busy-host": "its CPUs are taken by others",
+    "cycle": "they wait for each other",
+    "hung": "a sync does not come back",
     "no-buffer": "all its write buffers wait for the disk",
+    "quota": "it is passed",
+    "read": "its read is slow",
+    "routing": "parsing and routing",
+    "index": "index writes, or one hot queue",
+    "sink": "its sink is slow",
+    "transform": "its transform is slow",
+    "transform-or-sink": "its transform or its sink is slow",
+    "unknown": "which part of it is slow is not known",
+    "external": "it is in the way",
 }
-"""The same after "is the bottleneck"."""
+"""After "is the bottleneck: ", where "it" and the words above are not the shortest way."""
+
+_WORDS_OF_KINDS: Final = {
+    ("limit", "length-limit"): "is reached, and what is published is refused",
+    ("pool", "room"): "is full, and nobody has most of it",
+    ("subscription", "rate"): "has used up its dispatch rate",
+    ("topic", "quota"): "refuses what is published: a reader is further behind than its quota",
+}
+"""(kind of the culprit, cause) -> the same where the cause alone says too little."""
+
+LIMIT_WORDS: Final = {
+    "length_max": "length limit",
+    "bytes_max": "size limit",
+    "publish_messages_per_s": "publish rate",
+    "publish_bytes_per_s": "publish rate in bytes",
+    "quota_bytes_max": "backlog quota",
+    "quota_age_ms_max": "backlog quota by age",
+    "unacked_max": "unacked limit",
+    "flow.pending_publishes_max": "limit of unconfirmed publishes",
+    "spark.stage_bytes_max": "room for staged rows",
+}
+"""Setting -> what people call the limit."""
 
 
 def topic_of_limit(limit_id: str) -> str:
@@ -259,6 +285,9 @@ def advice_for(culprit_id: str, cause: str) -> tuple[Advice, ...]:
 
 
 def _topic_advice(topic: str, cause: str) -> tuple[Advice, ...]:
+    if cause == Withheld.RATE:
+        # Pulsar's rules of a topic, a namespace or a subscription: no command of ours changes them.
+        return ()
     if cause == Withheld.SUBSCRIPTION:
         return (_limit_advice(topic, "unacked_max"),)
     return (Advice("see who reads it", f"penstock topics show {topic_argument(topic)}"),)

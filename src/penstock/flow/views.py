@@ -80,6 +80,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Connection: more than half of what all publish and the log does not have yet is its own."""
     others: int = 0
     """Connection: so many more wait for the same as it does, and have no view of their own."""
+    held_ms: int = 0
+    """For how long it is held by now; 0 = not known, or it is not."""
 
     @property
     def label(self) -> str:

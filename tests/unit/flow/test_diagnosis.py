@@ -164,6 +164,22 @@ def test_stages_that_wait_for_each_other_are_told_and_end_the_walk():
     assert "wait for each other" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("held_ms", "share", "said"),
+    [
+        (400, 0.02, "now and then"),
+        (3_000, 0.29, "for 3 s"),
+        (3_000, 0.15, "50 % of the last 3 s"),
+        (60_000, 0.97, "for 60 s"),
+        (60_000, 0.5, "50 % of the last 10 s"),
+    ],
+)
+def test_how_much_of_the_time_it_waits_is_of_the_time_since_it_began(held_ms, share, said):
+    often = {"stalls": 40, "share": share, "held_ms": held_ms}
+    views = [StageView("connection", "c", "flow", Reason.FLOW, "log", **often), LOG]
+    assert diagnose(views).sentence.endswith(f" waits for it {said}.")
+
+
 def test_a_dispatch_limit_belongs_to_the_delivery_side():
     found = diagnose([StageView("subscription", "s", "flow", Reason.RATE, "10/s", ready=3)])
     assert found.side == "delivery"
