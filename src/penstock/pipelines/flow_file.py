@@ -51,6 +51,8 @@ FLOWS_MAX: Final = 64
 """Each is a query with processes of its own."""
 SECRET_CHARACTERS_MIN: Final = 4
 """Shorter values are in every other word; nobody guesses them from a line that shows them."""
+SENTENCE_CHARACTERS_MAX: Final = 1000
+"""Of what is wrong with a file: it may hold a value of any length."""
 
 JSON: Final = "json"
 TEXT: Final = "text"
@@ -252,9 +254,7 @@ class Pipeline:
 
     def redacted(self, text: str) -> str:
         """The text with ``${NAME}`` in place of what the environment gave."""
-        for name, value in self.secrets.items():
-            text = text.replace(value, f"${{{name}}}")
-        return text
+        return _redacted(text, self.secrets)
 
     def only(self, names: tuple[str, ...]) -> tuple[Flow, ...]:
         """The flows of these names, or all."""
@@ -319,6 +319,23 @@ def parse_pipeline(
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _redacted(text: str, secrets: Mapping[str, str]) -> str:
+    """``${NAME}`` in place of each secret, the longest first: one may be a part of another."""
+    names = {form: name for name, value in secrets.items() for form in _forms(value)}
+    if not names:
+        return text
+    words = sorted(names, key=len, reverse=True)
+    # In one go: what stands for a secret may look like another one.
+    return re.sub("|".join(map(re.escape, words)), lambda found: f"${{{names[found[0]]}}}", text)
+
+
+def _forms(value: str) -> set[str]:
+    """How a secret may be written: as it is, by JSON or Python, on one line, or line by line."""
+    forms = {json.dumps(value)[1:-1], repr(value)[1:-1], " ".join(value.split())}
+    lines = {each.strip() for each in value.splitlines()}
+    return {value} | {each for each in forms | lines if len(each) >= SECRET_CHARACTERS_MIN}
 
 
 def _hint(word: str, known: Any) -> str:
@@ -461,7 +478,8 @@ def _one_of(*words: str) -> Callable[[Any], str]:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:80]
+    # As a whole: half of a secret would not be found in it.
+    return repr(value)
 
 
 Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
@@ -741,9 +759,7 @@ class _Reader:
         line = self._lines.of(where)
         key = ".".join(where)
         text = f"{self._path.name}{f':{line}' if line else ''}: {key}: {sentence}"
-        for name, value in self._secrets.items():
-            text = text.replace(value, f"${{{name}}}")
-        return BadPipeline(text)
+        return BadPipeline(_redacted(text, self._secrets)[:SENTENCE_CHARACTERS_MAX])
 
 
 # ---- lines --------------------------------------------------------------------------------------

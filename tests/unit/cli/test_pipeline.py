@@ -162,6 +162,15 @@ def test_a_dry_run_prints_no_secret(place, capsys, monkeypatch, flags):
     assert "hunter2" not in out
 
 
+def test_a_dry_run_prints_no_secret_in_the_words_of_json_either(place, capsys, monkeypatch):
+    monkeypatch.setenv("PLACE", 'a"b\nc\\d')
+    (place / "x.toml").write_text(SECRET)
+    monkeypatch.setattr(launch, "dry_run", lambda _, flows, **__: [(flows[0], ["id bigint"])])
+    code, out, _ = run(capsys, "run", "x.toml", "--flight", "127.0.0.1:1", "--dry-run", "--json")
+    assert code == 0
+    assert json.loads(out)["to"] == {"parquet": f"{place}/${{PLACE}}/out"}
+
+
 def test_a_compaction_prints_no_secret(place, capsys, monkeypatch):
     monkeypatch.setenv("PLACE", "hunter2")
     (place / "x.toml").write_text(SECRET)
