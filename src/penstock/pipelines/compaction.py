@@ -11,11 +11,12 @@ the table's lock. Files of a batch that is being published are left alone.
 Not here: Delta, whose own log does it (``table_sink.py``).
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +24,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.pipelines.table import Table, TableError, sync_directory
+from penstock.pipelines.table import Table, TableError, sync_directory, told
+from penstock.pipelines.table_sink import GROUP_BYTES, ROWS_PER_GROUP
 
 TARGET_BYTES: Final = 256 * 1024 * 1024
 SMALL: Final = 0.5
 """Of the target: a file above it is large enough."""
 FILES_MAX: Final = 1000
 """In one merged file: so many are held open one after the other, and named in one error."""
-ROWS_PER_GROUP: Final = 128 * 1024
+REASON_CHARACTERS_MAX: Final = 200
 AT_FDCWD: Final = -100
 RENAME_EXCHANGE: Final = 2
 
@@ -67,7 +69,7 @@ def compact(
     if not table.control.is_dir():
         raise TableError(f"{table.path} is no table of a flow: {table.control} is not there")
     try:
-        with table.compacting():
+        with table.compacting(), told(table.path):
             shutil.rmtree(table.control / "exchange", ignore_errors=True)
             total = Compacted()
             for directory in sorted({each.parent for each in table.files()}):
@@ -136,32 +138,57 @@ def _compact_directory(
 
 
 def merge(sources: Sequence[Path], target: Path) -> int:
-    """Write the rows of all, in this order, into one file; how many there are."""
-    schema: Any = pq.read_schema(sources[0])
-    options = {"compression": _compression(sources[0])}
+    """Write the rows of all, in this order, into one file; how many there are.
+
+    Its row groups are bounded as those of flows are: a replay takes one at a time into memory.
+    """
+    with _legible(sources[0]):
+        schema: Any = pq.read_schema(sources[0])
+        options = {"compression": _compression(sources[0])}
     rows = 0
     with pq.ParquetWriter(target, schema, **options) as writer:
         waiting: list[Any] = []
-        waiting_rows = 0
-        for source in sources:
-            with pq.ParquetFile(source) as file:
-                if not file.schema_arrow.equals(schema):
-                    raise TableError(
-                        f"{source} has other columns than {sources[0]}; files of different schemas"
-                        " are not merged: compact before a flow's columns change"
-                    )
-                for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-                    waiting.append(batch)
-                    waiting_rows += batch.num_rows
-                    rows += batch.num_rows
-                    if waiting_rows >= ROWS_PER_GROUP:
-                        writer.write_table(pa.Table.from_batches(waiting, schema))
-                        waiting, waiting_rows = [], 0
+        waiting_rows = waiting_bytes = 0
+        for batch in _batches(sources, schema):
+            is_full = waiting_rows >= ROWS_PER_GROUP or waiting_bytes + batch.nbytes > GROUP_BYTES
+            if waiting and is_full:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
+            waiting.append(batch)
+            waiting_rows += batch.num_rows
+            waiting_bytes += batch.nbytes
+            rows += batch.num_rows
         if waiting:
             writer.write_table(pa.Table.from_batches(waiting, schema))
     with target.open("rb") as file:
         os.fsync(file.fileno())
     return rows
+
+
+def _batches(sources: Sequence[Path], schema: Any) -> Iterator[Any]:
+    """The rows of all, none of them larger than a row group: those of flows are bounded."""
+    for source in sources:
+        with _legible(source), pq.ParquetFile(source) as file:
+            if not file.schema_arrow.equals(schema):
+                raise TableError(
+                    f"{source} has other columns than {sources[0]}; files of different schemas"
+                    " are not merged: compact before a flow's columns change"
+                )
+            for group in range(file.num_row_groups):
+                yield from file.iter_batches(batch_size=ROWS_PER_GROUP, row_groups=[group])
+
+
+@contextlib.contextmanager
+def _legible(source: Path) -> Iterator[None]:
+    """What keeps a file from being read is told with its name."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as problem:
+        why = " ".join(str(problem).split())[:REASON_CHARACTERS_MAX]
+        raise TableError(
+            f"{source} cannot be read as Parquet: {why}; the other files are whole: put it right or"
+            " take it away, and compact again"
+        ) from None
 
 
 def exchanged(one: Path, other: Path) -> None:

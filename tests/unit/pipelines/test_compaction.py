@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.pipelines import compaction
 from penstock.pipelines import table as tables
 from penstock.pipelines.compaction import compact, exchanged, plan
 from penstock.pipelines.table import Batch, StagedFile, Table, TableError, read_batch
@@ -173,3 +174,36 @@ def test_other_columns_are_not_merged_and_strangers_tables_are_not_touched(table
         compact(Table(tmp_path / "other"))
     with table.compacting(), pytest.raises(TableError, match="by somebody else"):
         compact(table)
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet at all", b"PAR1" + bytes(40) + b"PAR1"])
+@pytest.mark.parametrize("name", ["0000", "0001"])
+def test_a_broken_file_is_named_in_a_sentence_and_nothing_changes(table, name, content):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+    (table.path / f"{name}.parquet").write_bytes(content)
+    with pytest.raises(TableError, match=rf"{name}\.parquet cannot be read as Parquet: .*; the"):
+        compact(table)
+    assert len(list(table.path.iterdir())) == 3
+
+
+def test_a_place_that_takes_nothing_is_told(table):
+    for number in range(3):
+        write(table.path, f"000{number}", number)
+    (table.control / "exchange").write_text("in the way")
+    with pytest.raises(TableError, match=r"cannot be written: .*; mend the place"):
+        compact(table)
+
+
+def test_a_merged_file_has_row_groups_that_are_bounded_by_bytes_too(table, monkeypatch):
+    bodies = pa.table({"body": [b"x" * 1000] * 100})
+    for number in range(4):
+        pq.write_table(bodies, table.path / f"000{number}.parquet", row_group_size=20)
+    size = bodies.nbytes // 100
+    monkeypatch.setattr(compaction, "GROUP_BYTES", 50 * size)
+    monkeypatch.setattr(compaction, "ROWS_PER_GROUP", 100)
+    assert compact(table).rows == 400
+    (file,) = table.path.glob("*.parquet")
+    found = pq.read_metadata(file)
+    rows = [found.row_group(each).num_rows for each in range(found.num_row_groups)]
+    assert (max(rows), sum(rows)) == (40, 400)
