@@ -334,7 +334,11 @@ class Consumer:
             await self._thread.on(self._receipts([part]))
 
     async def _flush_acks(self) -> None:
-        """Wait until the brokers have all acks so far; raises ``ClientError``."""
+        """Wait until the brokers have all acks so far; raises ``ClientError``.
+
+        All of these connections: what was acked before one was lost, and had no receipt, may come
+        again.
+        """
         await self._receipts(list(self._parts.values()))
 
     flush_acks = blocking(_flush_acks)

@@ -38,7 +38,7 @@ from penstock.client.pulsar.consumer.redelivery import (
     NegativeAcks,
     UnackedTracker,
 )
-from penstock.client.pulsar.errors import ClientError, Refused, TimedOut, Unreachable
+from penstock.client.pulsar.errors import ClientError, Refused, TimedOut, Unreachable, WouldBlock
 from penstock.client.pulsar.handler import Handler, HandlerState
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import (
@@ -147,7 +147,8 @@ class AckReceipts:
 
     def __init__(self, cluster: Cluster, what: str) -> None:
         self.unconfirmed: BaseCommand | None = None
-        """The last ACK on this connection, if it was sent without asking for a receipt."""
+        """An ACK on this connection, the last one that went without a receipt."""
+        self._forgotten = 0
         self._cluster = cluster
         self._what = what
         self._awaited: set[asyncio.Task[None]] = set()
@@ -155,6 +156,7 @@ class AckReceipts:
     def forget(self) -> None:
         """Another connection, or another place: what was acked before is not said again."""
         self.unconfirmed = None
+        self._forgotten += 1
 
     async def of(self, connection: Connection, commands: list[BaseCommand]) -> None:
         """Send these; return when the broker has them and all that was sent before."""
@@ -176,7 +178,17 @@ class AckReceipts:
     async def _request(self, connection: Connection, command: BaseCommand) -> None:
         request_id = self._cluster.pool.next_request_id()
         command.ack.request_id = request_id
-        said = (await connection.request(command, request_id, self._what)).ack_response
+        forgotten = self._forgotten
+        try:
+            said = (await connection.request(command, request_id, self._what)).ack_response
+        except (TimedOut, WouldBlock) as problem:
+            if isinstance(problem, WouldBlock):
+                # It was not sent, and nobody else has it; as without receipts it goes all the same.
+                command.ack.ClearField("request_id")
+                connection.send(command)
+            if self.unconfirmed is None and forgotten == self._forgotten:
+                self.unconfirmed = command
+            raise
         if said.HasField("error"):
             raise Refused(said.error, said.message, self._what)
 
@@ -674,7 +686,7 @@ class PartitionConsumer:
             self._flush(connection)
 
     async def flush_with_receipt(self) -> None:
-        """The same; when this returns, the broker has it, and all that was sent before.
+        """The same; when this returns, the broker has it, and all sent before on its connection.
 
         Raises ``ClientError``.
         """

@@ -23,6 +23,7 @@ from penstock.client.pulsar import (
     TimedOut,
     Unreachable,
     Waits,
+    WouldBlock,
 )
 from penstock.client.pulsar.consumer.consumer import NOTICES_MAX
 from penstock.client.pulsar.consumer.redelivery import STRAY_MS, STRAY_RETURNS_MAX
@@ -1022,6 +1023,65 @@ async def test_a_receipt_is_of_what_was_sent_before_too(bench):
     await flushing
     await consumer.flush_acks_async()
     assert len(bench.broker.acks) == 2, "it has a receipt"
+
+
+@scene
+async def test_a_flush_that_got_no_receipt_is_not_taken_for_one_by_the_next(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(operation_timeout_ms=20)
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    for body in numbers(2):
+        bench.broker.deliver(body)
+    bench.broker.held.add(TYPES.ACK)
+    consumer.acknowledge([await consumer.receive_async() for _ in range(2)])
+    for _ in range(2):
+        with pytest.raises(TimedOut, match="ack by"):
+            await consumer.flush_acks_async()
+    bench.broker.held.clear()
+    await consumer.flush_acks_async()
+    assert bench.broker.acks == [[(7, 0), (7, 1)], [(7, 1)], [(7, 1)]]
+    await consumer.flush_acks_async()
+    assert len(bench.broker.acks) == 3, "it has a receipt"
+
+
+@scene
+async def test_a_receipt_that_is_late_says_nothing_about_another_place(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(operation_timeout_ms=20)
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    consumer.acknowledge(await consumer.receive_async())
+    bench.broker.held.add(TYPES.ACK)
+    flushing = asyncio.ensure_future(consumer.flush_acks_async())
+    await until(lambda: bench.broker.waiting)
+    await consumer.seek_async(MessageId.earliest)
+    with pytest.raises(TimedOut):
+        await flushing
+    await consumer.flush_acks_async()
+    assert bench.broker.acks == [[(7, 0)]]
+
+
+@scene
+async def test_acks_go_out_also_if_no_receipt_can_be_waited_for(bench):
+    await bench.client.close_async()
+    bench.client = bench.make_client(unsent_bytes_max=1_000)
+    consumer = await bench.subscribe(ack_group_ms=600_000)
+    await bench.settle()
+    bench.broker.deliver(b"x")
+    message = await consumer.receive_async()
+    connection = bench.broker.transports[-1].connection
+    connection.pause_writing()
+    for _ in range(100):
+        connection.send(pb.BaseCommand(type=TYPES.PONG, pong=pb.CommandPong()))
+    consumer.acknowledge(message)
+    with pytest.raises(WouldBlock, match="unsent_bytes_max"):
+        await consumer.flush_acks_async()
+    connection.resume_writing()
+    await until(lambda: bench.broker.acks == [[(7, 0)]])
+    await consumer.flush_acks_async()
+    assert bench.broker.acks == [[(7, 0)], [(7, 0)]]
 
 
 @scene
