@@ -30,7 +30,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from penstock.client.pulsar.errors import (
     InvalidUse,
@@ -55,6 +55,8 @@ from penstock.wire.pulsar.frames import (
 from penstock.wire.pulsar.protocol_pb2 import BaseCommand, ConsumerWait
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CLIENT_VERSION: Final = "Penstock-Python"
 PROTOCOL_VERSION: Final = 20
@@ -193,8 +195,7 @@ class ConnectionPool:
             dial = asyncio.get_running_loop().create_task(self._dial(key, address, proxied_to))
             self._dials[key] = dial
             dial.add_done_callback(lambda _: self._dials.pop(key, None))
-        # Who gives up waiting must not take the dial from the others.
-        return await asyncio.shield(dial)
+        return await shielded(dial)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -636,6 +637,20 @@ class Connection(asyncio.Protocol):
             return True
         owners = (*self._producers.values(), *self._consumers.values())
         return any(each.awaits_answer for each in owners)
+
+
+async def shielded(task: asyncio.Task[T]) -> T:
+    """What others wait for, too: who gives up does not take it from them.
+
+    It is cancelled when the client is closed; then raises ``StateError``.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiting = asyncio.current_task()
+        if not task.cancelled() or waiting is None or waiting.cancelling():
+            raise
+        raise StateError("the client was closed meanwhile; make a new one") from None
 
 
 class KeepAlive:

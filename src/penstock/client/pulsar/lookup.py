@@ -23,6 +23,7 @@ from penstock.client.pulsar.connection import (
     ConnectionPool,
     addresses_of,
     connect_tcp,
+    shielded,
 )
 from penstock.client.pulsar.errors import (
     ClientError,
@@ -143,7 +144,7 @@ class Cluster:
             task = asyncio.get_running_loop().create_task(self._in_turn(ask, about))
             self._asked[key] = task
             task.add_done_callback(lambda _: self._asked.pop(key, None))
-        found: T = await asyncio.shield(task)
+        found: T = await shielded(task)
         return found
 
     async def _in_turn(self, ask: Callable[[About], Coroutine[Any, Any, T]], about: About) -> T:
@@ -154,12 +155,14 @@ class Cluster:
         """A connection to one of the brokers of the service URL."""
         problem: ClientError | None = None
         for _ in self._addresses:
-            address = self._addresses[self._at % len(self._addresses)]
+            at = self._at
+            address = self._addresses[at % len(self._addresses)]
             try:
                 return await self.pool.get(address)
             except Unreachable as error:
                 problem = error
-                self._at += 1
+                # Of many who found it away at once, the first goes on to the next.
+                self._at = max(self._at, at + 1)
         raise problem or Unreachable(self.url, "no address")
 
     async def _look_up(self, topic: PulsarName) -> tuple[str, str]:

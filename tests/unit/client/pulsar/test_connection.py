@@ -10,11 +10,13 @@ from penstock.client.pulsar.errors import (
     InvalidUse,
     NotPulsar,
     Refused,
+    StateError,
     TimedOut,
     Unreachable,
     WouldBlock,
 )
 from penstock.client.pulsar.message import MessageId
+from penstock.client.pulsar.topics import parse_topic
 from penstock.wire.pulsar import protocol_pb2 as pb
 from penstock.wire.pulsar.frames import NO_ID, ServerError
 
@@ -209,6 +211,47 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(bench):
     bench.client = client
     await bench.subscribe()
     assert tried == ["away", "broker"]
+
+
+@scene
+async def test_many_who_find_one_address_away_at_once_all_find_the_next(bench):
+    real = bench.broker.connect
+
+    async def connect(connection, host, port):
+        if host == "away":
+            await bench.settle()
+            raise OSError("refused")
+        await real(connection, host, port)
+
+    bench.broker.connect = connect
+    await bench.client.close_async()
+    client = ConsumerBench.make_client.__get__(bench)()
+    client._cluster._addresses = ["away:1", "broker:6650"]
+    bench.client = client
+    names = [parse_topic(f"t{n}") for n in range(6)]
+    found = await asyncio.gather(*[client._cluster.connect(name) for name in names])
+    assert {each.address for each in found} == {"broker:6650"}
+
+
+@pytest.mark.parametrize("kind", ["CONNECT", "PARTITIONED_METADATA", "LOOKUP", "SUBSCRIBE"])
+@pytest.mark.parametrize("what", ["subscribe_async", "create_producer_async"])
+def test_who_opens_something_while_the_client_is_closed_is_told_so(kind, what):
+    @scene
+    async def play(bench):
+        command = getattr(TYPES, kind)
+        names = ("t",)
+        if what == "subscribe_async":
+            names = ("t", "s")
+        elif kind == "SUBSCRIBE":
+            command = TYPES.PRODUCER
+        bench.broker.held.add(command)
+        opening = asyncio.ensure_future(getattr(bench.client, what)(*names))
+        await until(lambda: bench.broker.waiting)
+        await bench.client.close_async()
+        with pytest.raises((StateError, Unreachable), match="closed"):
+            await opening
+
+    play()
 
 
 @scene
