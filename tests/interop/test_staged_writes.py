@@ -211,8 +211,11 @@ def test_operators_see_sinks_and_stages(running, bulk):
     assert "penstock_sink_commits_total" in page
     assert "penstock_stage_bytes" in page
     with urllib.request.urlopen(f"{running.http_url}/api/flow") as answer:
-        limits = {each["name"] for each in json.load(answer)["limits"]}
-    assert "staged rows" in limits
+        limits = {each["name"]: each for each in json.load(answer)["limits"]}
+    assert limits["staged rows"]["used"] > 0
+    oldest = limits["oldest staged rows"]
+    assert (oldest["unit"], oldest["limit"]) == ("ms", 3_600_000)
+    assert 0 <= oldest["used"] < 600_000
     command = [sys.executable, "-m", "penstock", "queries", "sinks"]
     endpoint = running.http_url.partition("//")[2]
     shown = subprocess.run(

@@ -184,6 +184,13 @@ class BrokerView:
                 is_reached=engine.staged.size_bytes >= self._settings.spark.stage_bytes_max,
             ),
             LimitView(
+                "oldest staged rows",
+                "spark.stage_ms_max",
+                self._settings.spark.stage_ms_max,
+                engine.staged.staged_ms_ago,
+                unit="ms",
+            ),
+            LimitView(
                 "connections",
                 "listeners.connections_max",
                 limit.connections_max,

@@ -1066,6 +1066,12 @@ class StagedWrites:
         return self._room.size_bytes
 
     @property
+    def staged_ms_ago(self) -> int:
+        """Since the last put of the batch that ends first, if nobody commits it."""
+        now_ms = self._chain.now_ms
+        return now_ms - min((each.wrote_ms for each in self._room.batches.values()), default=now_ms)
+
+    @property
     def commits_waiting(self) -> int:
         return len(self._commits)
 

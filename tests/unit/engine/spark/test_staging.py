@@ -927,6 +927,16 @@ def test_a_stage_that_nobody_commits_ends_an_hour_after_the_last_put_of_its_batc
     assert bench.engine.staged.counters.expired == 1
 
 
+def test_the_age_of_what_is_staged_is_that_of_the_batch_that_ends_first(bench, orders):
+    assert bench.engine.staged.staged_ms_ago == 0
+    bench.put(orders, [b"a"], name="0.a")
+    bench.put(orders, [b"b"], 1, name="0.b")
+    bench.advance(5000)
+    bench.put(orders, [b"c"], name="1.c")
+    bench.advance(1000)
+    assert bench.engine.staged.staged_ms_ago == 6000
+
+
 def test_a_stage_that_waits_for_its_commit_does_not_end(bench, orders):
     stage = bench.put(orders, [b"a"])
     bench.engine.set_alarm("memory", 1 << 60)
