@@ -60,6 +60,7 @@ _ADVICE: Final = {
     ServerError.ConsumerBusy: (
         "close the other consumer, or subscribe with the same type as it (shared, failover)"
     ),
+    ServerError.MetadataError: "check names, or try again later: it found nothing, or cannot read",
     ServerError.ServiceNotReady: "try again later",
     ServerError.ProducerBlockedQuotaExceededError: "the backlog must be consumed first",
     ServerError.ProducerBlockedQuotaExceededException: "the backlog must be consumed first",
@@ -70,11 +71,19 @@ _ADVICE: Final = {
     ServerError.ProducerBusy: "use another name, or close the one that has it",
     ServerError.IncompatibleSchema: "use a schema compatible with the topic's",
     ServerError.ConsumerAssignError: "choose ranges that no other consumer has",
+    ServerError.InvalidTopicName: "use 'tenant/namespace/orders', without blanks",
+    ServerError.NotAllowedError: "check what the topic and its policies allow",
     ServerError.ProducerFenced: (
         "another producer has the topic or has taken it over; close that one, or use another"
         " access_mode"
     ),
 }
+
+_NEVER: Final = {
+    "metadata has a max size": "shorten its properties",
+    "the broker do not have": "check listener_name",
+}
+"""Words that tell what cannot pass where the code does not, and what to do."""
 
 
 class NotPulsar(Unreachable):
@@ -104,7 +113,9 @@ class Refused(ClientError):
             name = f"{ServerError(code).name} ({code})"
         except ValueError:
             self.code, name = code, f"code {code}"
-        advice = _ADVICE.get(ServerError(self.code)) if isinstance(self.code, ServerError) else None
+        advice = next((each for words, each in _NEVER.items() if words in text), None)
+        if advice is None and isinstance(self.code, ServerError):
+            advice = _ADVICE.get(self.code)
         hint = f"; {advice}" if advice else ""
         said = text.removesuffix(".") or "no reason given"
         super().__init__(f"{what} was refused with {name}: {said}{hint}")
@@ -117,6 +128,6 @@ def is_worth_another_try(error: Exception) -> bool:
     Of a producer or consumer that was there before, everything is tried again (B18).
     """
     if isinstance(error, Refused):
-        return error.code not in _PERMANENT
+        return error.code not in _PERMANENT and not any(words in error.text for words in _NEVER)
     is_away = isinstance(error, (Unreachable, TimedOut, WouldBlock, OSError))
     return is_away and not isinstance(error, NotPulsar)

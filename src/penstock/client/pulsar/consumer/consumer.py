@@ -55,7 +55,12 @@ from penstock.client.pulsar.errors import (
 )
 from penstock.client.pulsar.lookup import Cluster
 from penstock.client.pulsar.message import Message, MessageId, ReceivedMessage
-from penstock.client.pulsar.options import ConsumerOptions, DeadLetterPolicy, SubscriptionType
+from penstock.client.pulsar.options import (
+    ConsumerOptions,
+    DeadLetterPolicy,
+    RedeliveryBackoff,
+    SubscriptionType,
+)
 from penstock.client.pulsar.producer import Producer
 from penstock.client.pulsar.schema import Schema
 from penstock.client.pulsar.topics import check_subscription, parse_topic
@@ -170,7 +175,7 @@ class Consumer:
 
     def receive(self, timeout_ms: int | None = None) -> ReceivedMessage:
         """The next message; waits for it, or raises ``TimedOut``."""
-        self._check_receives()
+        self._check_receives(timeout_ms)
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         message = self.inboxes[0].take_within(timeout_s)
         if message is None:
@@ -179,7 +184,7 @@ class Consumer:
 
     async def receive_async(self, timeout_ms: int | None = None) -> ReceivedMessage:
         """The same for any event loop."""
-        self._check_receives()
+        self._check_receives(timeout_ms)
         message = self.inboxes[0].take()
         if message is not None:
             return message
@@ -237,7 +242,7 @@ class Consumer:
         ``messages_max`` is the queue's size, the other two are options of the consumer, unless
         they are given.
         """
-        self._check_receives()
+        self._check_receives(timeout_ms)
         count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
         return self.inboxes[0].take_many(count, size, wait_ms / 1000)
 
@@ -249,7 +254,7 @@ class Consumer:
         timeout_ms: int | None = None,
     ) -> list[ReceivedMessage]:
         """The same for any event loop."""
-        self._check_receives()
+        self._check_receives(timeout_ms)
         count, size, wait_ms = self._batch(messages_max, bytes_max, timeout_ms)
         return await self._received(partial(self._gather, count, size, wait_ms))
 
@@ -271,6 +276,9 @@ class Consumer:
     def _batch(
         self, messages_max: int | None, bytes_max: int | None, timeout_ms: int | None
     ) -> tuple[int, int, int]:
+        for option, given in (("messages_max", messages_max), ("bytes_max", bytes_max)):
+            if given is not None and (not isinstance(given, int) or given < 1):
+                raise InvalidUse(f"{option} is {given!r}; at least 1 is needed")
         options = self._options
         # More than the queue can hold would never come together.
         most = max(1, options["receiver_queue_size"])
@@ -290,7 +298,11 @@ class Consumer:
         except StateError:
             raise StopIteration from None
 
-    def _check_receives(self) -> None:
+    def _check_receives(self, timeout_ms: int | None = None) -> None:
+        if timeout_ms is not None and not isinstance(timeout_ms, (int, float)):
+            raise InvalidUse(
+                f"timeout_ms is {timeout_ms!r}; milliseconds are needed, or None to wait for ever"
+            )
         # In the child of a fork nothing would ever come, and somebody gone may hold the lock.
         self._thread.check_alive()
         if self._options["listener"] is not None:
@@ -1033,8 +1045,32 @@ def _check(
     policy = options["dead_letter_policy"]
     if policy is not None and not kind.is_shared:
         raise InvalidUse("dead_letter_policy is for shared and key-shared subscriptions only")
-    if policy is not None and policy.redeliveries_max < 1:
-        raise InvalidUse(f"redeliveries_max is {policy.redeliveries_max}, at least 1 is needed")
+    if policy is not None:
+        _check_policy(policy)
+    if options["negative_ack_backoff"] is not None:
+        _check_backoff(options["negative_ack_backoff"])
+
+
+def _check_policy(policy: DeadLetterPolicy) -> None:
+    most = policy.redeliveries_max
+    if not isinstance(most, int) or most < 1:
+        raise InvalidUse(f"redeliveries_max is {most!r}, at least 1 is needed")
+    for topic in (policy.dead_letter_topic, policy.retry_letter_topic):
+        if topic is not None:
+            parse_topic(topic)
+    if policy.initial_subscription is not None:
+        check_subscription(policy.initial_subscription)
+
+
+def _check_backoff(backoff: RedeliveryBackoff) -> None:
+    least = 0
+    for name, given in (("min_ms", backoff.min_ms), ("max_ms", backoff.max_ms)):
+        if not isinstance(given, int) or given < least:
+            raise InvalidUse(f"{name} is {given!r}, milliseconds from {least} on are needed")
+        least = given
+    factor = backoff.multiplier
+    if not isinstance(factor, (int, float)) or not factor >= 1:
+        raise InvalidUse(f"multiplier is {factor!r}, a number from 1 on is needed")
 
 
 def _check_callable(
@@ -1057,6 +1093,10 @@ def _check_callable(
 def _check_ranges(kind: SubscriptionType, ranges: Sequence[tuple[int, int]]) -> None:
     if kind is not SubscriptionType.KEY_SHARED:
         raise InvalidUse("sticky_ranges are for key-shared subscriptions only")
+    for each in ranges:
+        is_pair = isinstance(each, Sequence) and len(each) == 2
+        if not is_pair or not all(type(end) is int for end in each):
+            raise InvalidUse(f"sticky range {each!r} is no pair of hashes, such as (0, 32767)")
     ordered = sorted(ranges)
     if not ordered:
         raise InvalidUse("sticky_ranges must not be empty; None = an equal share")

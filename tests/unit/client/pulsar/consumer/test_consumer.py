@@ -113,6 +113,48 @@ def test_other_wrong_options_are_refused_with_what_to_do():
     refused("a topic", [], is_retry_enabled=True)
 
 
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        ("redeliveries_max is '3'", {"dead_letter_policy": DeadLetterPolicy(redeliveries_max="3")}),
+        ("topic 'a b' is no", {"dead_letter_policy": DeadLetterPolicy(dead_letter_topic="a b")}),
+        ("topic 'a b' is no", {"dead_letter_policy": DeadLetterPolicy(retry_letter_topic="a b")}),
+        ("subscription", {"dead_letter_policy": DeadLetterPolicy(initial_subscription=" ")}),
+        ("min_ms is -5", {"negative_ack_backoff": RedeliveryBackoff(min_ms=-5)}),
+        ("max_ms is 10", {"negative_ack_backoff": RedeliveryBackoff(max_ms=10)}),
+        ("max_ms is '9'", {"negative_ack_backoff": RedeliveryBackoff(max_ms="9")}),
+        ("multiplier is '2'", {"negative_ack_backoff": RedeliveryBackoff(multiplier="2")}),
+        ("multiplier is 0.5", {"negative_ack_backoff": RedeliveryBackoff(multiplier=0.5)}),
+    ],
+)
+def test_what_is_wrong_inside_of_an_option_is_refused_too(told, options):
+    refused(told, **SHARED, **options)
+
+
+@pytest.mark.parametrize("ranges", [[5], [("a", "b")], [(1, 2, 3)], ["ab"], [(True, 5)]])
+def test_a_sticky_range_is_a_pair_of_numbers(ranges):
+    refused("sticky range .* is no pair of hashes", sticky_ranges=ranges, **KEY_SHARED)
+
+
+@scene
+async def test_how_many_and_how_long_are_numbers(bench):
+    consumer = await bench.subscribe()
+    with pytest.raises(InvalidUse, match="timeout_ms is '5'; milliseconds"):
+        consumer.receive("5")
+    with pytest.raises(InvalidUse, match="timeout_ms is '5'; milliseconds"):
+        await consumer.receive_async("5")
+    for given, told in (
+        ({"messages_max": -1}, "messages_max is -1; at least 1"),
+        ({"messages_max": "1"}, "messages_max is '1'; at least 1"),
+        ({"bytes_max": 0}, "bytes_max is 0; at least 1"),
+        ({"timeout_ms": "5"}, "timeout_ms is '5'; milliseconds"),
+    ):
+        with pytest.raises(InvalidUse, match=told):
+            consumer.receive_batch(**given)
+        with pytest.raises(InvalidUse, match=told):
+            await consumer.receive_batch_async(**given)
+
+
 def test_a_closed_client_subscribes_to_nothing():
     @scene
     async def play(bench):
