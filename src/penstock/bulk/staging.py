@@ -50,6 +50,7 @@ from penstock.log.staging import (
 )
 from penstock.model.ids import UNASSIGNED_OFFSET, size_text
 from penstock.model.queries import (
+    STAGE_TOPICS_MAX,
     AnyRequest,
     AnyResponse,
     CommitBatchRequest,
@@ -65,8 +66,10 @@ from penstock.model.spark_batch import (
     BAD_REQUEST,
     GUARANTEES,
     HELD,
+    NO_BODY,
     STAGE_COLUMNS,
     TOO_LARGE,
+    TWO_TIMES,
     UNREACHABLE,
     StageCommand,
     StagedRows,
@@ -408,19 +411,13 @@ class RowEncoder:
         for field in schema:
             _check_column(field)
         if "body" not in schema.names:
-            raise BulkError(
-                BAD_REQUEST,
-                "there is no column body: every message has one; to_json(struct(*)) as body makes "
-                "one of all columns",
-            )
+            raise BulkError(BAD_REQUEST, NO_BODY)
         if "topic" not in schema.names and not self._default:
             raise BulkError(
                 BAD_REQUEST, "to which topic? Name one in the put, or give each row its own column"
             )
         if {"delay_ms", "deliver_at"} <= set(schema.names):
-            raise BulkError(
-                BAD_REQUEST, "delay_ms and deliver_at say the same thing twice; give one of them"
-            )
+            raise BulkError(BAD_REQUEST, TWO_TIMES)
         if len(set(schema.names)) != len(schema.names):
             raise BulkError(BAD_REQUEST, "two columns have the same name; rename one")
 
@@ -430,6 +427,13 @@ class RowEncoder:
         if "topic" in batch.schema.names:
             names += [name for name in pc.unique(batch.column("topic")).to_pylist() if name]
         missing = [name for name in dict.fromkeys(names) if name not in self._targets]
+        count = len(self._targets) + len(missing)
+        if count > STAGE_TOPICS_MAX:
+            raise BulkError(
+                BAD_REQUEST,
+                f"one task writes to {count} topics, limit {STAGE_TOPICS_MAX}; partition the rows "
+                "by topic",
+            )
         if missing:
             for topic in self._resolve(missing):
                 queues = np.array(topic.queues, np.uint32)

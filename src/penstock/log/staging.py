@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from google_crc32c import extend as crc32c_extend
@@ -83,6 +83,12 @@ def batch_path(sink: str, query: str, batch: int) -> str:
     return f"{STAGE_DIRECTORY}/{_safe(sink)}/{_safe(query)}/{batch}"
 
 
+def batch_key(path: str) -> SinkKey:
+    """Sink and query of a path, for people: what was cut of a long name ends in an ellipsis."""
+    sink, query = path.split("/")[1:3]
+    return _shown(sink), _shown(query)
+
+
 def is_stage_name(name: str) -> bool:
     """True for ``<partition>.<uuid>``: what a file may be called."""
     return _STAGE_NAME.fullmatch(name) is not None
@@ -96,6 +102,11 @@ def _safe(text: str) -> str:
     # No quoted name has two of these together.
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return f"{quoted[:60]}%%{digest}"
+
+
+def _shown(safe: str) -> str:
+    quoted, _, is_cut = safe.partition("%%")
+    return f"{unquote(quoted, errors='ignore')}…" if is_cut else unquote(safe)
 
 
 # ---- blocks -------------------------------------------------------------------------------------

@@ -32,6 +32,9 @@ from penstock.model.spark_batch import BatchProgress, StagedRows
 LOCATED_ENTRIES_MAX: Final = 65536
 """Entries that are not on file yet in one ``LocateResponse``: 3 MiB."""
 
+STAGE_TOPICS_MAX: Final = 1000
+"""Topics that the rows of one put may name."""
+
 Q = TypeVar("Q", int, str)
 """How a queue is named: its number at the broker, a text in Spark."""
 OffsetMap = dict[str, dict[int, int]]

@@ -135,6 +135,11 @@ STAGE_COLUMNS: Final = (
 """What a row may have: text, but for ``properties`` (a map of text, or RocketMQ's own bytes of
 it), ``body`` (binary or text, the only one that is needed) and the times: ``expire`` and
 ``deliver_at`` are timestamps or milliseconds since 1970, ``delay_ms`` counts from the put."""
+NO_BODY: Final = (
+    "there is no column body: every message has one; to_json(struct(*)) as body makes one of all"
+    " columns"
+)
+TWO_TIMES: Final = "delay_ms and deliver_at say the same thing twice; give one of them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -261,9 +261,7 @@ class Pipeline:
         known = {flow.name: flow for flow in self.flows}
         for name in names:
             if name not in known:
-                raise BadPipeline(
-                    f"{self.path.name}: there is no flow {name!r}{_hint(name, known)}"
-                )
+                raise BadPipeline(f"{self.path.name}: there is no flow {name!r}{hint(name, known)}")
         return tuple(known[name] for name in names) if names else self.flows
 
 
@@ -338,7 +336,8 @@ def _forms(value: str) -> set[str]:
     return {value} | {each for each in forms | lines if len(each) >= SECRET_CHARACTERS_MIN}
 
 
-def _hint(word: str, known: Any) -> str:
+def hint(word: str, known: Any) -> str:
+    """The nearest of the names that are known, or all of them; goes on with a sentence."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]}?" if close else f"; there are {', '.join(known)}"
@@ -452,7 +451,7 @@ def _options(value: Any) -> dict[str, str]:
     by_lower = {name.lower(): name for name in OPTIONS}
     for name in value:
         if name.lower() not in by_lower:
-            raise ValueError(f"there is no option {name!r}{_hint(name, OPTIONS)}")
+            raise ValueError(f"there is no option {name!r}{hint(name, OPTIONS)}")
     return {
         by_lower[name.lower()]: str(each).lower() if isinstance(each, bool) else str(each)
         for name, each in value.items()
@@ -471,7 +470,7 @@ def _settings(value: Any) -> dict[str, str]:
 def _one_of(*words: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in words:
-            raise ValueError(f"{_shown(value)} is not there{_hint(str(value), words)}")
+            raise ValueError(f"{_shown(value)} is not there{hint(str(value), words)}")
         return str(value)
 
     return read
@@ -724,7 +723,7 @@ class _Reader:
     def _known(self, data: dict[str, Any], where: tuple[str, ...], keys: Any) -> None:
         for key in data:
             if key not in keys:
-                raise self._bad((*where, key), f"there is no such key{_hint(key, keys)}")
+                raise self._bad((*where, key), f"there is no such key{hint(key, keys)}")
 
     def _filled(self, value: Any, where: tuple[str, ...]) -> Any:
         """The same value with variables in its texts replaced."""

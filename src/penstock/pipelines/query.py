@@ -14,7 +14,6 @@ Not here: keeping it running (``runner.py``), what tasks do (``table_sink.py``, 
 """
 
 import contextlib
-import difflib
 import importlib
 import json
 import sys
@@ -44,7 +43,7 @@ from penstock.bulk.tickets import BulkError, Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.spark_batch import AT_LEAST_ONCE, BAD_REQUEST, NO_TOPIC, STAGE_COLUMNS
 from penstock.pipelines import archive_source, table_sink
-from penstock.pipelines.flow_file import JSON, RAW, TEXT, Flow
+from penstock.pipelines.flow_file import JSON, RAW, TEXT, Flow, hint
 from penstock.pipelines.letters import (
     ATTEMPTS,
     CAUSE,
@@ -565,9 +564,8 @@ class FlowQuery:
     def _check_names(self, given: Sequence[str], known: Any, what: str) -> None:
         for name in given:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-                raise FlowProblem(f"flow '{self.flow.name}': {what}: there is no {name!r}; {hint}")
+                text = f"{what}: there is no {name!r}{hint(name, known)}"
+                raise FlowProblem(f"flow '{self.flow.name}': {text}")
 
     def _observed(self, frame: DataFrame) -> DataFrame:
         flow = self.flow

@@ -43,7 +43,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.model.errors import PenstockError
-from penstock.model.spark_batch import AT_LEAST_ONCE, STAGE_COLUMNS, StageCommand
+from penstock.model.spark_batch import (
+    AT_LEAST_ONCE,
+    NO_BODY,
+    STAGE_COLUMNS,
+    TWO_TIMES,
+    StageCommand,
+)
 from penstock.spark.options import BadOption, SinkOptions
 from penstock.spark.tasks import begin_task, open_client, spark_query, task_property
 
@@ -92,14 +98,11 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             )
     names_given = set(schema.fieldNames())
     if "body" not in names_given:
-        raise BadOption(
-            "there is no column body: every message has one; to_json(struct(*)) as body makes one"
-            " of all columns"
-        )
+        raise BadOption(NO_BODY)
     if "topic" not in names_given and not options.topic:
         raise BadOption("to which topic? Give the option topic, or each row its own in a column")
     if {"delay_ms", "deliver_at"} <= names_given:
-        raise BadOption("delay_ms and deliver_at say the same thing twice; give one of them")
+        raise BadOption(TWO_TIMES)
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,18 @@ def test_an_expiry_before_1970_is_over_and_not_never():
 # ---- what is wrong
 
 
+def test_a_put_names_so_many_topics_and_no_more_whatever_its_batches_have(monkeypatch):
+    monkeypatch.setattr(staging, "STAGE_TOPICS_MAX", 3)
+    encoder = RowEncoder(
+        command(), lambda names: Broker().ask("", StageRoomRequest(
+            sink="", query="", batch=0, name="", topics=names)).topics,
+    )  # fmt: skip
+    encoder.learn(pa.record_batch({"body": [b"", b""], "topic": ["a", "b"]}))
+    encoder.learn(pa.record_batch({"body": [b"", b""], "topic": ["b", "c"]}))
+    with pytest.raises(BulkError, match="one task writes to 4 topics, limit 3"):
+        encoder.learn(pa.record_batch({"body": [b""], "topic": ["d"]}))
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [

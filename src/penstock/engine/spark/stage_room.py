@@ -27,7 +27,7 @@ from penstock.engine.spark.query import QueryOutlet, QueryRefused
 from penstock.engine.topic import Hold
 from penstock.flow.reason import Culprit, Reason
 from penstock.flow.reserve import Reserve
-from penstock.log.staging import batch_path
+from penstock.log.staging import SinkKey, batch_key, batch_path
 from penstock.model.ids import size_text
 from penstock.model.spark_batch import BAD_REQUEST, TOO_LARGE, UNREACHABLE
 
@@ -174,7 +174,8 @@ class StageRoom:
                 why = problem or f"{count} batches are staged and not committed"
                 raise QueryRefused(UNREACHABLE, f"no more staged batches now: {why}")
             self._reserve.made(maker)
-            batch = self.batches[path] = StagedBatch(path, self._chain.now_ms)
+            key = (request.sink, request.query)
+            batch = self.batches[path] = StagedBatch(path, self._chain.now_ms, key)
         return batch
 
     def ended(self, path: str, name: str, size: int) -> None:
@@ -266,12 +267,14 @@ class StageRoom:
 class StagedBatch:
     """Staged rows of one batch."""
 
-    __slots__ = ("number", "parent", "path", "puts", "wrote_ms")
+    __slots__ = ("key", "number", "parent", "path", "puts", "wrote_ms")
 
-    def __init__(self, path: str, wrote_ms: int) -> None:
+    def __init__(self, path: str, wrote_ms: int, key: SinkKey | None = None) -> None:
         self.path: Final = path
         self.parent, _, number = path.rpartition("/")
         self.number = int(number)
+        self.key: Final = key or batch_key(path)
+        """After a restart with long names cut, for people."""
         self.puts: dict[str, int] = {}
         """Bytes of each by its name; the oldest first."""
         self.wrote_ms = wrote_ms

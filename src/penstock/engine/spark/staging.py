@@ -38,7 +38,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
@@ -66,6 +65,7 @@ from penstock.model.errors import AppendFailed, PenstockError
 from penstock.model.ids import QueueId
 from penstock.model.names import control_problem, object_id, topic_name
 from penstock.model.queries import (
+    STAGE_TOPICS_MAX,
     AbortBatchRequest,
     AbortBatchResponse,
     AnyResponse,
@@ -134,8 +134,6 @@ PUTS_HELD_MAX: Final = 4096
 NO_TURN: Final = -1
 ABORTED_MAX: Final = 1000
 """Puts that one abort drops; the others end in time."""
-TOPICS_MAX: Final = 1000
-"""Named by one put."""
 PASSING_MAX: Final = 8
 """Topics whose limits hold nothing of a put or a commit: a flow has two, for its letters."""
 NAME_CHARACTERS_MAX: Final = 1000
@@ -346,7 +344,10 @@ class StagedWrites:
 
     def disconnected(self, outlet: QueryOutlet) -> None:
         """An asker is gone: nobody waits for its answers, and what it was writing is dropped."""
+        left = {_key(each) for each in self._puts if each.outlet is outlet}
         self._puts = [each for each in self._puts if each.outlet is not outlet]
+        for key in left:
+            self._note_hold(key, None)
         self._room.disconnected(outlet)
         for commit in list(self._commits.values()):
             commit.askers = [each for each in commit.askers if each.outlet is not outlet]
@@ -385,10 +386,10 @@ class StagedWrites:
 
     def _make_missing(self, request: StageRoomRequest) -> bool:
         """Make topics that are not there; True when the answer has to wait for them."""
-        if len(request.topics) > TOPICS_MAX:
+        if len(request.topics) > STAGE_TOPICS_MAX:
             raise QueryRefused(
                 BAD_REQUEST,
-                f"one task writes to {len(request.topics)} topics, limit {TOPICS_MAX}",
+                f"one task writes to {len(request.topics)} topics, limit {STAGE_TOPICS_MAX}",
             )
         is_made = False
         for name in request.topics:
@@ -872,7 +873,9 @@ class StagedWrites:
         """Tell the flow map: what a sink waits for, and since when."""
         held, now_ms = self.held.get(key), self._chain.now_ms
         if hold is None:
-            if held is not None and not any(_key(each) == key for each in self._puts):
+            commit = self._commits.get(key)
+            is_over = commit is None or commit.hold is None
+            if held is not None and is_over and not any(_key(each) == key for each in self._puts):
                 del self.held[key]
                 held.stage.close()
             return
@@ -943,19 +946,23 @@ class StagedWrites:
 
     def _look_at_puts(self) -> None:
         looked, self._puts = self._puts[:LOOKS_MAX], self._puts[LOOKS_MAX:]
+        over: set[SinkKey] = set()
         for put in looked:
+            answer: StageRoomResponse | QueryRefused
             try:
                 held = self._held_put(put.request)
-                answer = self._grant(put.request, put.outlet) if held is None else None
+                if held is not None:
+                    self._puts.append(put)
+                    self._note_hold(_key(put), held)
+                    continue
+                answer = self._grant(put.request, put.outlet)
             except QueryRefused as refused:
-                put.outlet.answered(put.request, refused)
-                continue
-            if answer is not None:
-                put.outlet.answered(put.request, answer)
-                self._note_hold(_key(put), None)
-            else:
-                self._puts.append(put)
-                self._note_hold(_key(put), held)
+                answer = refused
+            put.outlet.answered(put.request, answer)
+            over.add(_key(put))
+        # At the end: another put of the same sink may wait on.
+        for key in over:
+            self._note_hold(key, None)
 
     def due(self, now_ms: int) -> None:
         """Answer those whose time is up, end stages and sinks whose time is."""
@@ -1091,13 +1098,14 @@ class StagedWrites:
             staged.setdefault(batch.parent, []).append(batch)
         keys = [*islice(self.held, SHOWN_MAX), *islice(self._commits, SHOWN_MAX)]
         keys += islice(reversed(rows), SHOWN_MAX)
+        known = {batch_path(*key, 0).rpartition("/")[0]: key for key in keys}
         for parent in islice(reversed(staged), SHOWN_MAX):
-            sink, query = parent.split("/")[1:3]
-            keys.append((unquote(sink), unquote(query)))
-        found = []
-        for key in dict.fromkeys(keys):
-            batches = staged.get(batch_path(*key, 0).rpartition("/")[0], [])
-            found.append(self._snapshot(key, rows.get(key), batches, now_ms, wall_ms))
+            if parent not in known:
+                known[parent] = staged[parent][-1].key
+        found = [
+            self._snapshot(key, rows.get(key), staged.get(parent, []), now_ms, wall_ms)
+            for parent, key in known.items()
+        ]
         return sorted(found, key=lambda each: (each.sink, each.query))
 
     def _snapshot(

@@ -889,6 +889,75 @@ def test_what_an_asker_waited_for_is_forgotten_when_it_leaves(bench, orders):
     assert bench.commit(0, stage).rows == 1
 
 
+def test_a_put_that_goes_on_does_not_end_the_hold_of_the_commit_that_waits(bench):
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    slow = bench.topic("slow", TopicPolicy(publish_messages_per_s=10))
+    bench.reader(full)
+    assert bench.commit(0, bench.put(full, [b"a"])).rows == 1
+    key = {"sink": "out", "query": "q"}
+    assert bench.commit(1, bench.put(full, [b"b"], 1), wait_ms=60_000) is None
+    since_ms = bench.engine.staged.held["out", "q"].since_ms
+    other = bench.put(slow, [b"x"] * 30, query="other")
+    assert bench.commit(0, other, query="other").rows == 30
+    put = Asker()
+    room = StageRoomRequest(batch=2, name="0.a", topics=["slow"], bytes=9, wait_ms=60_000, **key)
+    assert bench.ask(room, put) is None
+    bench.advance(30_000)
+    assert not put.answer.held
+    assert bench.engine.staged.held["out", "q"].since_ms == since_ms
+
+
+def test_a_hold_begins_when_the_first_put_waits_and_ends_with_the_last(bench):
+    slow = bench.topic("slow", TopicPolicy(publish_messages_per_s=10))
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    reader = bench.reader(full)
+    bench.commit(0, bench.put(full, [b"a"]))
+    bench.commit(1, bench.put(slow, [b"x"] * 30, 1))
+    askers = [Asker(), Asker()]
+    for asker, name in zip(askers, ("slow", "full"), strict=True):
+        room = StageRoomRequest(
+            sink="out", query="q", batch=2, name="0.a", topics=[name], bytes=9, wait_ms=60_000
+        )
+        assert bench.ask(room, asker) is None
+    since_ms = bench.engine.staged.held["out", "q"].since_ms
+    bench.advance(30_000)
+    assert [len(each.answers) for each in askers] == [1, 0]
+    assert bench.engine.staged.held["out", "q"].since_ms == since_ms
+    reader.commit(full.queues[0].queue_id, 1)
+    bench.settle()
+    assert bench.engine.staged.held == {}
+
+
+@pytest.mark.parametrize("end", ["it leaves", "its topic is terminated"])
+def test_a_put_that_is_over_holds_nothing_any_more(bench, end):
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    bench.reader(full)
+    bench.commit(0, bench.put(full, [b"a"]))
+    asker = Asker()
+    room = StageRoomRequest(
+        sink="out", query="q", batch=1, name="0.a", topics=["full"], bytes=9, wait_ms=60_000
+    )
+    assert bench.ask(room, asker) is None
+    assert bench.engine.staged.held
+    if end == "it leaves":
+        bench.engine.queries.disconnected(asker)
+    else:
+        bench.engine.terminate_topic(full.name)
+        bench.settle()
+        assert "terminated" in str(asker.answer)
+    assert bench.engine.staged.held == {}
+
+
+def test_long_names_are_shown_as_they_are_while_they_are_known(bench, orders):
+    long = "ü" * 300
+    bench.put(orders, [b"a"], sink=long, query="q" * 300)
+    [seen] = bench.engine.staged.snapshots()
+    assert (seen.sink, seen.query, seen.staged_batches) == (long, "q" * 300, 1)
+    bench.stop()
+    [seen] = bench.engine.staged.snapshots()
+    assert (seen.sink, seen.query, seen.staged_batches) == ("ü" * 10 + "…", "q" * 60 + "…", 1)
+
+
 # ---- ends
 
 
