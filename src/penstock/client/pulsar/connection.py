@@ -30,6 +30,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Final, Protocol, TypeVar, cast
 
 from penstock.client.pulsar.errors import (
@@ -115,7 +116,7 @@ class FrameOwner(Protocol):
 
     @property
     def holds_reading(self) -> bool:
-        """True while it has no room for what may come."""
+        """True while it has no room for what may come; a consumer is asked when something came."""
         ...
 
     @property
@@ -253,6 +254,8 @@ class Connection(asyncio.Protocol):
         self._requests: dict[int, _Request] = {}
         self._consumers: dict[int, FrameOwner] = {}
         self._producers: dict[int, FrameOwner] = {}
+        self._holders: dict[int, FrameOwner] = {}
+        """Consumers that had no room behind what came last; all of them would be thousands."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_flush_due = False
@@ -274,6 +277,7 @@ class Connection(asyncio.Protocol):
 
     def remove_consumer(self, consumer_id: int) -> None:
         self._consumers.pop(consumer_id, None)
+        self._holders.pop(consumer_id, None)
         self._watched.pop(consumer_id, None)
         self.review_reading()
 
@@ -449,6 +453,7 @@ class Connection(asyncio.Protocol):
         owners = [*self._producers.values(), *self._consumers.values()]
         self._producers.clear()
         self._consumers.clear()
+        self._holders.clear()
         self.on_closed()
         for owner in owners:
             try:
@@ -525,6 +530,8 @@ class Connection(asyncio.Protocol):
                 _log.exception("received frames failed", extra={"by": str(owner)})
                 self.close("frames could not be handled, see the log")
                 return
+            if self._consumers.get(owner_id) is owner and owner.holds_reading:
+                self._holders[owner_id] = owner
         self.review_reading()
 
     def _take_command(self, command: BaseCommand) -> None:
@@ -633,9 +640,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _is_reading_wanted(self) -> bool:
-        if self._requests or not any(each.holds_reading for each in self._consumers.values()):
+        if self._requests or not self._holders:
             return True
-        owners = (*self._producers.values(), *self._consumers.values())
+        for owner_id, owner in list(self._holders.items()):
+            if not owner.holds_reading:
+                del self._holders[owner_id]
+        if not self._holders:
+            return True
+        owners = chain(self._producers.values(), self._consumers.values())
         return any(each.awaits_answer for each in owners)
 
 

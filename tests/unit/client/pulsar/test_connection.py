@@ -347,6 +347,8 @@ class Late:
             self.has_told = not self.connection.is_reading
         return waited
 
+    def received(self, frames): ...
+
     def connection_lost(self, connection, why): ...
 
 
@@ -357,7 +359,79 @@ async def test_who_begins_to_wait_just_while_reading_is_stopped_is_not_kept_wait
     transport = bench.broker.transports[-1]
     late = Late(transport.connection)
     transport.connection.add_consumer(99, late)
-    transport.connection.review_reading()
+    bench.broker.deliver(b"x", consumer_id=99)
+    await until(lambda: late.waits)
     assert not late.has_told
     assert transport.is_reading
     assert transport.connection.is_reading
+
+
+class Idle:
+    """A consumer with room; it counts how often it is asked."""
+
+    awaits_answer = False
+
+    def __init__(self):
+        self.asked = 0
+
+    @property
+    def holds_reading(self):
+        self.asked += 1
+        return False
+
+    def received(self, frames): ...
+
+    def connection_lost(self, connection, why): ...
+
+
+@scene
+async def test_of_thousands_on_a_connection_only_those_are_asked_for_room_that_got_something(bench):
+    consumer = await bench.subscribe(receiver_queue_size=2)
+    await bench.settle()
+    transport = bench.broker.transports[-1]
+    idle = Idle()
+    transport.connection.add_consumer(99, idle)
+    for _ in range(4):
+        bench.broker.deliver(b"x", consumer_id=bench.part(consumer).consumer_id)
+    await bench.receive(consumer, 4)
+    await consumer.last_message_id_async()
+    await bench.settle()
+    assert idle.asked == 0
+    bench.broker.deliver(b"x", consumer_id=99)
+    await until(lambda: idle.asked == 1)
+
+
+@scene
+async def test_a_read_for_many_consumers_is_reviewed_once(bench):
+    name = "persistent://public/default/t"
+    bench.broker.partitions[name] = 20
+    consumer = await bench.subscribe("t")
+    await bench.settle()
+    connection = bench.broker.transports[-1].connection
+    reviews = []
+    review = connection.review_reading
+    connection.review_reading = lambda: reviews.append(review())
+    with bench.broker.one_read():
+        for part in list(consumer._parts.values()):
+            bench.broker.deliver(b"x", consumer_id=part.consumer_id)
+    await bench.settle()
+    assert consumer.statistics().queued == 20
+    assert len(reviews) == 1
+
+
+@scene
+async def test_reading_that_many_partitions_stopped_goes_on_with_one_review(bench):
+    bench.broker.partitions["persistent://public/default/t"] = 20
+    consumer = await bench.subscribe("t", receiver_queue_bytes_max=10)
+    await bench.settle()
+    transport = bench.broker.transports[-1]
+    with bench.broker.one_read():
+        for part in list(consumer._parts.values()):
+            bench.broker.deliver(b"x", consumer_id=part.consumer_id)
+    await until(lambda: not transport.is_reading)
+    reviews = []
+    review = transport.connection.review_reading
+    transport.connection.review_reading = lambda: reviews.append(review())
+    await bench.receive(consumer, 20)
+    await until(lambda: transport.is_reading)
+    assert len(reviews) <= 2

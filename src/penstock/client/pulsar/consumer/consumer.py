@@ -901,8 +901,9 @@ class Consumer:
         self._thread.post(self._review)
 
     def _review(self) -> None:
-        for part in self._parts.values():
-            connection = part.handler.ready_connection
+        parts = [*self._parts.values(), *self._joining.values()]
+        found = {id(each): each for each in [part.handler.connection for part in parts]}
+        for connection in found.values():
             if connection is not None:
                 connection.review_reading()
 
@@ -911,8 +912,8 @@ class Consumer:
         if not self._options["receiver_queue_size"]:
             self._thread.post(self._ask)
             return
-        # A copy: the client's thread may join a topic meanwhile.
-        for part in list(self._parts.values()):
+        # Copies: the client's thread may join a topic meanwhile.
+        for part in [*self._parts.values(), *self._joining.values()]:
             connection = part.handler.connection
             if connection is not None and not connection.is_reading:
                 self._thread.post(self._review)

@@ -613,6 +613,9 @@ class PartitionConsumer:
                 self.tracker.add(entry, now_ms)
         self._back += count
         self._give_back()
+        connection = self.handler.ready_connection
+        if connection is not None and not connection.is_reading:
+            connection.review_reading()
 
     def ask(self) -> None:
         """A queue of 0: somebody waits for a message (B30)."""
@@ -642,7 +645,6 @@ class PartitionConsumer:
         self._flow(connection, flow)
         if not self.permits.queue_size:
             self._ask(connection)
-        connection.review_reading()
 
     def _ask(self, connection: Connection) -> None:
         receivers = sum([max(0, each.receivers - len(each)) for each in self._host.inboxes])
