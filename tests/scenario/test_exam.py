@@ -90,6 +90,68 @@ def test_a_consumer_that_had_nothing_to_ack_for_an_hour_is_slow_and_does_not_nev
     exam.ok_again()
 
 
+def with_long_jobs(exam, readers, topic=None, *, seconds=40, published=1):
+    """Each settles its one message after so long, in turn; as many are published as are settled."""
+    second = 0
+
+    def works():
+        nonlocal second
+        for number, reader in enumerate(readers):
+            if second % seconds == number * seconds // len(readers):
+                reader.ack(1)
+                if topic is not None:
+                    exam.publish(topic, published)
+        second += 1
+        exam.bench.advance(1_000)
+
+    return works
+
+
+def test_jobs_of_forty_seconds_are_no_fault_once_it_is_known_that_they_take_so_long(exam):
+    topic, subscription = exam.topic()
+    readers = [exam.reader(subscription, Window(1), f"w{number}") for number in range(4)]
+    exam.publish(topic, 6)
+    works = with_long_jobs(exam, readers, topic)
+    for _ in range(80):
+        works()
+    for _ in range(240):
+        exam.ok()
+        works()
+
+
+def test_twenty_jobs_that_are_worked_off_are_ok_in_every_look_once_each_has_done_two(exam):
+    topic, subscription = exam.topic()
+    readers = [exam.reader(subscription, Window(1), f"w{number}") for number in range(4)]
+    exam.publish(topic, 20)
+    for second in range(200):
+        exam.bench.advance(1_000)
+        for number, reader in enumerate(readers):
+            if second % 40 == 39 - number:
+                reader.ack(1)
+        if second >= 80:
+            exam.ok()
+
+
+def test_jobs_that_take_long_and_come_faster_than_they_are_done_are_slow_and_then_never_acked(exam):
+    topic, subscription = exam.topic()
+    reader = exam.reader(subscription, Window(1), "worker")
+    exam.publish(topic, 3)
+    exam.meanwhile = with_long_jobs(exam, [reader], topic)
+    exam.pass_ms(200_000)
+    exam.begins()
+    exam.meanwhile = with_long_jobs(exam, [reader], topic, published=3)
+    told = {"name": "worker", "within_ms": 205_000, "is_older": True}
+    found = exam.found("behind", "slow-consumer", "consumer/", **told)
+    exam.pass_ms(38_000)
+    assert exam.now("behind", "slow-consumer", "consumer/").since_ms == found.since_ms
+    # Nothing for twice as long as usual.
+    exam.meanwhile = None
+    exam.pass_ms(90_000)
+    exam.now("behind", "never-acks", "consumer/", name="worker")
+    exam.meanwhile = reader.ack_all
+    exam.ok_again()
+
+
 def test_one_of_two_consumers_never_acks_and_the_other_is_not_to_blame(exam):
     topic, subscription = exam.topic()
     good = exam.reader(subscription, Window(5), "good")

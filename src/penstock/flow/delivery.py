@@ -48,6 +48,8 @@ SLOW_BURIALS_MS: Final = 5000
 """Dead letters that are not written after this time have a slow target."""
 FROZEN_MS: Final = 15_000
 """Clients commit every 5 s: an offset that stands still for three of them is no accident."""
+USUAL_TIMES: Final = 2
+"""Who settles nothing for so many times as long as it usually takes does so no more."""
 IDLE_MS: Final = 5000
 """Of several at their limits, one that gave nothing back for so long is worse than others."""
 
@@ -409,7 +411,7 @@ def _slow_consumer(
     stage: StageView, consumer: ConsumerView, progress: ProgressView | None, before: str
 ) -> Finding:
     unsettled_ms = _unsettled_ms(consumer, progress)
-    is_stuck = unsettled_ms >= STUCK_MS
+    is_stuck = _is_stuck(consumer, progress)
     if consumer.says is not None and consumer.says.cause is ClientCause.UNACKED:
         # Its client has handed out everything: they are not on their way, nor in its queue.
         said = (
@@ -435,8 +437,13 @@ def _slow_consumer(
 
 def _idleness(consumer: ConsumerView, progress: ProgressView | None) -> int:
     """How little it does, in steps: who is named should not be another one in every look."""
-    unsettled_ms = _unsettled_ms(consumer, progress)
-    return (unsettled_ms >= IDLE_MS) + (unsettled_ms >= STUCK_MS)
+    return (_unsettled_ms(consumer, progress) >= IDLE_MS) + _is_stuck(consumer, progress)
+
+
+def _is_stuck(consumer: ConsumerView, progress: ProgressView | None) -> bool:
+    """Whose jobs take minutes is slow; who takes more than twice as long as usual never acks."""
+    stuck_ms = max(STUCK_MS, USUAL_TIMES * consumer.usual_ms)
+    return _unsettled_ms(consumer, progress) >= stuck_ms
 
 
 def _unsettled_ms(consumer: ConsumerView, progress: ProgressView | None) -> int:

@@ -14,6 +14,7 @@ Not here: what follows from it (``diagnosis.py``).
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -25,6 +26,12 @@ from penstock.flow.reason import Culprit
 POINT_EVERY_MS: Final = 1000
 POINTS_MAX: Final = 16
 """Three windows of five seconds: the one that counts, and something to compare it with."""
+
+STILL_PAUSES: Final = 2
+"""A head that moves now and then (long jobs) stands still when it did not for so many pauses."""
+
+COMPARED_PAUSES: Final = 3
+"""So many of them are the window then in which there have to be fewer, or older ones."""
 
 GROWTH_PART: Final = 10
 """A head gets older that is older by a tenth of the window; less is an accident."""
@@ -262,7 +269,11 @@ class Progress:
         if age_ms <= behind_ms or not ready:
             self._is_behind = False
             return
-        points = self._points or ()
+        points = list(self._points or ())
+        pause_ms = _usual_pause_ms(points)
+        if STILL_PAUSES * pause_ms > behind_ms:
+            self._is_behind = _is_behind_by_moves(points, pause_ms, now_ms, ready)
+            return
         recent = [each for each in points if now_ms - each.at_ms <= behind_ms]
         if recent and now_ms - recent[0].at_ms >= POINT_EVERY_MS and ready < recent[0].ready:
             self._is_behind = False
@@ -276,15 +287,43 @@ class Progress:
         self._is_behind |= not recent or (bool(before) and age_ms > before[-1].age_ms + least_ms)
 
 
+def _usual_pause_ms(points: Sequence[Point]) -> int:
+    """For how long its head stands still between two moves, with messages behind it, at most.
+
+    What was so once was an accident: it counts what was so twice.
+    """
+    pairs = itertools.pairwise(points)
+    pauses = sorted([after.at_ms - before.at_ms for before, after in pairs if before.ready])
+    return pauses[-2] if len(pauses) > 1 else 0
+
+
+def _is_behind_by_moves(points: list[Point], pause_ms: int, now_ms: int, ready: int) -> bool:
+    """Who works on each message for long moves seldom: compared is what it was like at its moves.
+
+    In between the oldest message gets older by itself, and there are as many as before.
+    """
+    last = points[-1]
+    if now_ms - last.at_ms > STILL_PAUSES * pause_ms:
+        return True
+    # As far as one remembers.
+    window_ms = min(COMPARED_PAUSES * pause_ms, now_ms - points[0].at_ms)
+    first = [each for each in points if now_ms - each.at_ms >= window_ms][-1]
+    if ready < first.ready:
+        return False
+    return last.age_ms > first.age_ms + pause_ms // GROWTH_PART
+
+
 class Unsettled:
     """For how long one consumer has messages and gives none of them back, as far as looks tell.
 
     Looks are at a list that moves, once a second, and at questions: nothing is noted per message.
     """
 
-    __slots__ = ("_done", "_idle_ms", "_look_ms")
+    __slots__ = ("_done", "_idle_ms", "_look_ms", "usual_ms")
 
     def __init__(self) -> None:
+        self.usual_ms = 0
+        """How long it took lately to give something back; the longest times count longest."""
         self._done = -1
         # Until then it had nothing, or gave something back; None = it had nothing.
         self._idle_ms: int | None = None
@@ -297,7 +336,10 @@ class Unsettled:
         """
         if self._idle_ms is None or done != self._done:
             looked_ms = now_ms if self._look_ms is None else self._look_ms
-            self._idle_ms, self._done = min(now_ms, max(looked_ms, settled_ms)), done
+            since_ms = min(now_ms, max(looked_ms, settled_ms))
+            if self._idle_ms is not None:
+                self.usual_ms = max(since_ms - self._idle_ms, self.usual_ms * 7 // 8)
+            self._idle_ms, self._done = since_ms, done
         self._look_ms = now_ms
         unsettled_ms = now_ms - self._idle_ms
         if not held:

@@ -210,6 +210,8 @@ class ConsumerView(msgspec.Struct, frozen=True):
     """It asked for no window at all: whatever comes is sent to it."""
     unsettled_ms: int | None = None
     """For how long it holds messages and gave none of them back; None = not known."""
+    usual_ms: int = 0
+    """How long that took lately, when it did give something back; 0 = not known."""
     has_settled: bool = False
     """It gave something back since it came: it works, however slowly."""
     is_passive: bool = False

@@ -326,6 +326,11 @@ class Consumer:
         has = self.inflight.messages
         return self._unsettled.look(self.delivered_messages - has, has, now_ms, settled_ms)
 
+    @property
+    def usual_ms(self) -> int:
+        """How long it took until it gave something back, lately."""
+        return self._unsettled.usual_ms
+
     def limit_unacked(self, messages_max: int, bytes_max: int = 0) -> None:
         """Other limits for what it has in flight (F13), which count at once; 0 = none."""
         inflight = self.inflight

@@ -921,6 +921,7 @@ class Subscription:
             view,
             id=f"consumer/{self.subscription_id}-{consumer.consumer_id}",
             unsettled_ms=consumer.unsettled_ms(now_ms, self.progress.settled_ms),
+            usual_ms=consumer.usual_ms,
             says=None if says is None else replace(says, lasted_ms=now_ms - says.since_ms),
         )
 
