@@ -18,12 +18,12 @@ Not here: what a stage is held by now (``Stage.blocked_by``, ``Gate.reasons``).
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
 
 from penstock.flow.reason import Reason
-from penstock.model.clock import Deadlines
 
 HISTORY_MAX: Final = 16
 """Ended episodes kept per stage: enough to see a pattern, small enough for 100,000 stages."""
@@ -438,6 +438,7 @@ class Journal:
     """Time and edges shared by all stages of one engine."""
 
     __slots__ = (
+        "_due",
         "_edges",
         "_leaving",
         "edges_dropped",
@@ -459,14 +460,18 @@ class Journal:
         """Episodes that go on, or ended a moment ago; to be looked at only."""
         # Of those, the ones that may have something to end, and when: five thousand publishers whom
         # an alarm holds for an hour need no look until then, nor when it is over before their time.
-        self._leaving: Deadlines[Episodes] = Deadlines()
+        self._leaving: dict[Episodes, int] = {}
+        self._due: dict[int, dict[Episodes, None]] = {}
 
     def tick(self, now_ms: int) -> None:
         if now_ms <= self.now_ms:
             return
         self.now_ms = now_ms
-        if self._leaving.heap:
-            for episodes in self._leaving.take_due(now_ms, SETTLED_AT_ONCE):
+        left = SETTLED_AT_ONCE
+        while self._due and left > 0 and (due_ms := min(self._due)) <= now_ms:
+            for episodes in list(islice(self._due[due_ms], left)):
+                left -= 1
+                self._disarm(episodes)
                 episodes.settle(now_ms)
                 # It may have been held again meanwhile, and left again later.
                 self._arm(episodes)
@@ -491,9 +496,8 @@ class Journal:
     @property
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` may have something to end; None while no stall is over."""
-        heap = self._leaving.heap
         # What was left over has to wait for the next millisecond: that is a tick.
-        return max(heap[0][0], self.now_ms + 1) if heap else None
+        return max(min(self._due), self.now_ms + 1) if self._due else None
 
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
@@ -520,7 +524,7 @@ class Journal:
         """An episode is over (called by ``Episodes``)."""
         if not episodes.is_lingering:
             self.open.pop(episodes, None)
-            self._leaving.disarm(episodes)
+            self._disarm(episodes)
         self._note(
             FlowEdge(
                 episodes.kind,
@@ -538,7 +542,16 @@ class Journal:
         ends_ms = episodes.ends_ms
         if ends_ms is not None:
             ends_ms += -ends_ms % SETTLE_EVERY_MS
-        self._leaving.arm(episodes, ends_ms)
+            self._leaving[episodes] = ends_ms
+            self._due.setdefault(ends_ms, {})[episodes] = None
+
+    def _disarm(self, episodes: Episodes) -> None:
+        ends_ms = self._leaving.pop(episodes, None)
+        if ends_ms is not None:
+            due = self._due[ends_ms]
+            del due[episodes]
+            if not due:
+                del self._due[ends_ms]
 
     def _note(self, edge: FlowEdge) -> None:
         if len(self._edges) >= EDGES_MAX:

@@ -159,14 +159,11 @@ class Deadlines(Generic[KeyT]):
         self._armed.clear()
         self.heap.clear()
 
-    def take_due(self, now_ms: int, count_max: int | None = None) -> list[KeyT]:
-        """Those whose moment has come, each once and the earliest first; they are armed no more.
-
-        What is more than ``count_max`` is found by the next call.
-        """
+    def take_due(self, now_ms: int) -> list[KeyT]:
+        """Those whose moment has come, each once and the earliest first; they are armed no more."""
         due: list[KeyT] = []
         heap = self.heap
-        while heap and heap[0][0] <= now_ms and len(due) != count_max:
+        while heap and heap[0][0] <= now_ms:
             at_ms, _, key = heappop(heap)
             if self._armed.get(key) == at_ms:
                 del self._armed[key]
