@@ -104,6 +104,8 @@ def flow_answer(
         "diagnosis": findings[0] if findings else nothing,
         "findings": list(findings),
         "findings_total": len(findings),
+        "readers_left_out": 0,
+        "troubles_dropped": 0,
         "stages": list(stages),
         "stages_total": len(stages),
         "stages_held": sum(each["state"] != "running" for each in stages),

@@ -100,6 +100,10 @@ class FlowMap(msgspec.Struct):
     stages_held: int = 0
     troubles: list[TroubleView] = []
     """Refusals and losses of the last moments."""
+    troubles_dropped: int = 0
+    """How often one was not noted, because there were too many at once (``TROUBLES_MAX``)."""
+    readers_left_out: int = 0
+    """Subscriptions that may be behind, and are too many to be judged (``READERS_MAX``)."""
     alarms: list[AlarmView] = []
     host: HostView | None = None
     """The machine, while it is too busy for us."""
@@ -178,6 +182,7 @@ class FlowMapper:
         self._add_sinks()
         yield from self._add_queues()
         yield from self._add_subscriptions()
+        self._map.readers_left_out = self._noteworthy - len(self._readers)
         for stages in self._stages_beside:
             for view in stages():
                 self._add(view)
@@ -490,6 +495,7 @@ class FlowMapper:
             for each in chain.alarms.alarms
             if each.is_raised
         ]
+        self._map.troubles_dropped = chain.troubles.dropped
         for cause, trouble in chain.troubles.now(now_ms):
             view = self._trouble(cause, trouble)
             if view is not None:

@@ -230,7 +230,7 @@ class BrokerView:
             stalled_ms_total=stalled_ms,
             episodes_total=self.events.episodes,
             events_appended_total=self._engine.flow_topic.appended,
-            events_dropped_total=self._engine.flow_topic.dropped,
+            events_dropped_total=self._engine.flow_events_dropped,
             credit_min=credit_min,
             turns_paced_total=self._turns.turns_delayed,
             syncs_paced_total=self._turns.pacing.syncs_delayed,

@@ -87,6 +87,8 @@ def flow_page_steps(
         "diagnosis": _finding(answer, offset_ms),
         "findings": [_finding(each, offset_ms) for each in findings[:FINDINGS_MAX]],
         "findings_total": len(findings),
+        "readers_left_out": stages.readers_left_out,
+        "troubles_dropped": stages.troubles_dropped,
         "stages": msgspec.Raw(b"[" + b",".join(rows) + b"]"),
         "stages_total": stages.stages_total,
         "stages_held": stages.stages_held,

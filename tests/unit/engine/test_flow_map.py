@@ -348,6 +348,12 @@ def test_of_very_many_that_lie_ready_those_that_were_read_are_looked_at_first(be
     found = bench.engine.flow_map(bench.clock.monotonic_ms(), 0)
     shown = {view.name for view in found.views if view.kind == "subscription"}
     assert shown == {"t6/s", "t9/s", "t8/s"}
+    assert found.readers_left_out == 7
+
+
+def test_troubles_that_were_not_noted_are_counted(bench):
+    bench.engine._chain.troubles.dropped = 5
+    assert bench.engine.flow_map(bench.clock.monotonic_ms()).troubles_dropped == 5
 
 
 class NoRoom:

@@ -515,6 +515,16 @@ def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):
     assert any(limit["is_reached"] for limit in page["limits"])
 
 
+def test_every_event_that_nobody_heard_of_is_in_the_metrics(in_house):
+    async def scene(house):
+        view = house.broker._running.view
+        view._engine._chain.journal.edges_dropped = 4
+        view._engine.flow_topic.dropped = 3
+        return b"".join(await view.metrics_page()).decode()
+
+    assert 'penstock_flow_events_total{outcome="dropped"} 7' in in_house(scene)
+
+
 # ---- banner -------------------------------------------------------------------------------------
 # The banner: endpoints, limits, and amber marks for weakened promises.
 

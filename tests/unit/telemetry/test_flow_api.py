@@ -207,6 +207,13 @@ def test_of_very_many_stages_every_kind_has_its_part_and_the_busiest_are_in_it(p
     assert busiest == sorted(busiest, reverse=True)
 
 
+def test_what_was_not_judged_and_what_was_not_noted_is_counted():
+    found = FlowMap([LOG], 1, 0, readers_left_out=70, troubles_dropped=9)
+    made = finished(flow_page_steps(found, limits=(), events=(), clock=ManualClock()))
+    shown = json.loads(made.body)
+    assert (shown["readers_left_out"], shown["troubles_dropped"]) == (70, 9)
+
+
 def test_a_stage_says_how_much_goes_where(page):
     view = StageView("channel", "c/1", per_s=12.34, hops=(("queue/q/0", 12.34),), others=2)
     (stage,) = [each for each in page(LOG, view)["stages"] if each["kind"] == "channel"]
