@@ -3,13 +3,13 @@
 With ``--long``; the short run has one with a consumer on it in ``test_cuts_and_kills.py``.
 """
 
-import socket
 import threading
 import time
 
 import pytest
 
 from kit.pulsar_peer import PulsarRest
+from kit.rocketmq.clusters import free_ports
 from penstock.client.pulsar import Client, ClientError, MessageId, NothingReceived
 from penstock.testing.running import BrokerProcess
 
@@ -25,9 +25,7 @@ def broker(tmp_path, request):
     """A Penstock that keeps its port when it comes back."""
     if request.config.getoption("--real-pulsar"):
         pytest.skip("Apache's server is started by hand, and not killed here")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     flags = ("--pulsar", str(port))
     with BrokerProcess(tmp_path / "data", flags=flags) as process:
         rest = PulsarRest(f"http://{process.endpoints['http']}")

@@ -205,7 +205,6 @@ class ReceivedMessage:
         "_single",
         "data",
         "epoch",
-        "index",
         "message_id",
         "redelivery_count",
         "source",
@@ -222,7 +221,6 @@ class ReceivedMessage:
         single: SingleMessageMetadata | None = None,
         schema: Schema | None = None,
         redelivery_count: int = 0,
-        index: int | None = None,
         source: Any = None,
         epoch: int = 0,
     ) -> None:
@@ -234,8 +232,6 @@ class ReceivedMessage:
         """The body as it was sent."""
         self.redelivery_count = redelivery_count
         """How often it was given back before, as far as the broker remembers."""
-        self.index = index
-        """Its number in the topic, where the broker tells it."""
         self.source = source
         """Which consumer of one partition received it; of no interest to an application."""
         self.epoch = epoch

@@ -175,3 +175,6 @@ class Reader:
 
     def __str__(self) -> str:
         return f"reader {self.name!r} of {', '.join(self.topics)}: {self.why()}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"

@@ -105,6 +105,7 @@ def test_it_moves_and_shows_what_its_consumer_shows():
         assert reader.last_message_ids() == {"t": MessageId(1, 2)}
         assert reader.is_connected
         assert str(reader) == "reader 'me' of t: the broker has none"
+        assert repr(reader) == f"<{reader}>"
 
 
 def test_its_consumer_is_not_durable_and_begins_where_it_is_told():

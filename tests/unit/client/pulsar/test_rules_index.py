@@ -85,6 +85,7 @@ RULES = {
     "B24": [
         C + "test_subscribe_says_all_there_is_to_say",
         C + "test_bytes_send_no_schema_and_key_shared_says_its_ranges",
+        C + "test_subscribe_says_its_type_and_how_often_all_was_wanted_again",
     ],
     "B25": [C + "test_a_subscription_that_succeeds_after_close_is_undone"],
     "B26": [C + "test_after_a_reconnect_permits_begin_anew_and_the_queue_is_empty"],
@@ -108,6 +109,7 @@ RULES = {
     "B33": [
         C + "test_nothing_is_granted_without_a_connection",
         Q + "test_without_a_connection_nothing_is_granted_and_nothing_gathers",
+        P + "test_whatever_gives_permits_back_a_consumer_neither_loses_nor_makes_any",
     ],
     "B84": [
         P + "test_granted_less_delivered_never_exceeds_the_queue",

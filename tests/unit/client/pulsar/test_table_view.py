@@ -132,6 +132,29 @@ def test_what_was_compacted_away_is_not_waited_for(view, monkeypatch):
     assert dict(view) == {}
 
 
+class SlowConsumer(FakeConsumer):
+    """Of a broker that says nothing for a while, and then sends the rest."""
+
+    view = None
+    asked = 0
+
+    async def last_message_ids_async(self):
+        self.asked += 1
+        if self.asked == 2:
+            self.messages += 1
+            self.view.take(self, message(5, "a"))
+        return self.ends
+
+
+def test_a_broker_that_takes_its_time_is_not_taken_for_one_that_has_no_more(view, monkeypatch):
+    monkeypatch.setattr("penstock.client.pulsar.table_view.COMPACTED_MS", 10)
+    consumer = SlowConsumer(t=MessageId(1, 5))
+    consumer.view = view
+    fill(view, consumer, 100_000)
+    assert dict(view) == {"a": "v"}
+    assert consumer.asked == 2
+
+
 def test_more_keys_than_it_may_hold_end_it(view):
     consumer = FakeConsumer(t=MessageId(1, 9))
     for number, key in enumerate("abcd"):

@@ -106,6 +106,12 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
     corrupt: int
     encrypted: int
     chunked_pending: int
+    chunked_given_up: int
+    """Messages in chunks that had to give way, or of which the next chunk did not come."""
+    acks_dropped: int
+    """Beyond what can wait for a connection: their messages come again."""
+    untracked: int
+    """Entries that the application has and no ack time-out watches any more: they are too many."""
     reconnects: int
     why: Why
 
@@ -641,6 +647,9 @@ class Consumer:
             corrupt=sum(each.corrupt for each in counters),
             encrypted=sum(each.encrypted for each in counters),
             chunked_pending=sum(len(part.chunks) for part in parts),
+            chunked_given_up=sum(part.chunks.given_up for part in parts),
+            acks_dropped=sum(part.acks.dropped for part in parts),
+            untracked=sum(part.tracker.dropped for part in parts),
             reconnects=sum(each.reconnects for each in counters),
             why=self.why(),
         )

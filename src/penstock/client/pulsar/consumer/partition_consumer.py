@@ -470,8 +470,10 @@ class PartitionConsumer:
             self._discard(entry, problem)
         except Encrypted as problem:
             charged = problem.messages
+            is_first = not self.counters.encrypted
             self.counters.encrypted += problem.messages
-            _log.warning(
+            _log.log(
+                logging.WARNING if is_first else logging.DEBUG,
                 "an encrypted entry is not handed out",
                 extra={"topic": self.topic_name, "entry": entry},
             )
@@ -577,7 +579,8 @@ class PartitionConsumer:
     def _discard(self, entry: EntryId, problem: Corrupt) -> None:
         """Nobody can read it: the broker is told so with its ack."""
         self.counters.corrupt += 1
-        _log.warning(
+        _log.log(
+            logging.WARNING if self.counters.corrupt == 1 else logging.DEBUG,
             "an entry cannot be read and is acked",
             extra={"topic": self.topic_name, "entry": entry, "why": str(problem)},
         )

@@ -202,7 +202,32 @@ async def test_subscribe_says_all_there_is_to_say(bench):
     assert said.read_compacted
     assert said.force_topic_creation
     assert said.schema.type == pb.Schema.String
-    assert said.HasField("consumer_epoch")
+    assert (said.HasField("consumer_epoch"), said.consumer_epoch) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (SubscriptionType.EXCLUSIVE, pb.CommandSubscribe.Exclusive),
+        (SubscriptionType.SHARED, pb.CommandSubscribe.Shared),
+        (SubscriptionType.FAILOVER, pb.CommandSubscribe.Failover),
+        (SubscriptionType.KEY_SHARED, pb.CommandSubscribe.Key_Shared),
+    ],
+)
+def test_subscribe_says_its_type_and_how_often_all_was_wanted_again(kind, said):
+    @scene
+    async def play(bench):
+        consumer = await bench.subscribe(subscription_type=kind)
+        await bench.settle()
+        await consumer.redeliver_unacknowledged_async()
+        bench.broker.cut()
+        await until(lambda: len(bench.broker.subscribes) == 2)
+        assert [each.subType for each in bench.broker.subscribes] == [said, said]
+        epochs = [each.consumer_epoch for each in bench.broker.subscribes]
+        assert epochs == ([0, 0] if kind.is_shared else [0, 1])
+        assert bench.broker.subscribes[0].HasField("consumer_epoch") is not kind.is_shared
+
+    play()
 
 
 @scene
@@ -1205,6 +1230,35 @@ async def test_an_entry_nobody_can_read_is_acked_with_the_reason(bench):
     (ack,) = bench.broker.all(TYPES.ACK)
     assert ack.validation_error == pb.CommandAck.ChecksumMismatch
     await until(lambda: sum(bench.broker.flows) == 4)
+
+
+def test_of_entries_that_nobody_can_read_the_first_is_a_warning_and_all_are_counted(caplog):
+    @scene
+    async def play(bench):
+        consumer = await bench.subscribe()
+        await bench.settle()
+        secret = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+        secret.encryption_keys.add(key="k", value=b"v")
+        for _ in range(3):
+            bench.broker.deliver(tail=single_tail(b"x")[:-1] + b"y")
+            bench.broker.deliver(tail=tail(secret, b"x"))
+        await bench.settle()
+        found = consumer.statistics()
+        assert (found.corrupt, found.encrypted) == (3, 3)
+
+    caplog.set_level("DEBUG", logger="penstock.client.pulsar")
+    play()
+    levels = [each.levelname for each in caplog.records if "entry" in each.message]
+    assert sorted(levels) == ["DEBUG"] * 4 + ["WARNING"] * 2
+
+
+@scene
+async def test_what_was_forgotten_or_given_up_is_counted(bench):
+    consumer = await bench.subscribe()
+    part = bench.part(consumer)
+    part.chunks.given_up, part.acks.dropped, part.tracker.dropped = 1, 2, 3
+    found = consumer.statistics()
+    assert (found.chunked_given_up, found.acks_dropped, found.untracked) == (1, 2, 3)
 
 
 @scene
