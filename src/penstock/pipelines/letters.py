@@ -15,22 +15,16 @@ Every letter carries the message as it was (key, tag, properties, body) and four
 They are believed only on the flow's own topic: anybody may send properties.
 
 Limits of the two topics do not hold the flow that writes letters there: what it cannot process must
-not stop what it can. So a flow to a topic has a sink of its own (``FlowSink``), and says which they
-are; users of Spark's sink have no such option.
+not stop what it can. Only flows may say so (``FlowSink``, ``TableOptions``), not all who write.
 
 Not here: how letters reach the broker (``table_sink.py``, Spark's sink), which rows these are
 (``query.py``).
 """
 
-import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-
-from penstock.spark.options import SinkOptions, read_sink_options
-from penstock.spark.source import PenstockSource
 
 PREFIX: Final = "penstock."
 FLOW: Final = "penstock.flow"
@@ -46,26 +40,6 @@ LETTER_DDL: Final = (
     "delay_ms:bigint>"
 )
 LETTER_FIELDS: Final = ("topic", "key", "tag", "properties", "body", "delay_ms")
-FORMAT: Final = "penstock_flow"
-LETTER_TOPICS: Final = "letters"
-"""Option of that format."""
-
-
-class FlowSink(PenstockSource):
-    """``writeStream.format("penstock_flow")``: rows and letters of a flow in one batch.
-
-    Known to sessions of the runner only.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    @property
-    def chosen_sink(self) -> SinkOptions:
-        given = dict(self.options)
-        topics = tuple(json.loads(given.pop(LETTER_TOPICS)))
-        return dataclasses.replace(read_sink_options(given), passing=topics)
 
 
 class Origin(NamedTuple):

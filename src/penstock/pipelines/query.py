@@ -51,10 +51,8 @@ from penstock.pipelines.letters import (
     LETTER,
     LETTER_DDL,
     LETTER_FIELDS,
-    LETTER_TOPICS,
     NAMES,
     ORIGIN,
-    FlowSink,
     Postmaster,
     RowMapper,
 )
@@ -67,7 +65,7 @@ from penstock.spark.options import ROCKETMQ, BadOption, SinkOptions
 from penstock.spark.schema import SPARK_TYPES
 from penstock.spark.session import register_source
 from penstock.spark.sink import check_columns
-from penstock.spark.source import PenstockSource
+from penstock.spark.source import LETTER_TOPICS, FlowSink, PenstockSource
 
 VIEW: Final = "messages"
 DECODED: Final = "penstock_decode"

@@ -176,20 +176,7 @@ class BrokerView:
                 unit="buffers",
                 is_reached=free_buffers == 0,
             ),
-            LimitView(
-                "staged rows",
-                "spark.stage_bytes_max",
-                self._settings.spark.stage_bytes_max,
-                engine.staged.size_bytes,
-                is_reached=engine.staged.size_bytes >= self._settings.spark.stage_bytes_max,
-            ),
-            LimitView(
-                "oldest staged rows",
-                "spark.stage_ms_max",
-                self._settings.spark.stage_ms_max,
-                engine.staged.staged_ms_ago,
-                unit="ms",
-            ),
+            *self._limits_of_stages(),
             LimitView(
                 "connections",
                 "listeners.connections_max",
@@ -197,6 +184,25 @@ class BrokerView:
                 limit.taken,
                 unit="connections",
                 is_reached=limit.taken >= limit.connections_max,
+            ),
+        ]
+
+    def _limits_of_stages(self) -> list[LimitView]:
+        staged, spark = self._engine.staged, self._settings.spark
+        return [
+            LimitView(
+                "staged rows",
+                "spark.stage_bytes_max",
+                spark.stage_bytes_max,
+                staged.size_bytes,
+                is_reached=staged.size_bytes >= spark.stage_bytes_max,
+            ),
+            LimitView(
+                "oldest staged rows",
+                "spark.stage_ms_max",
+                spark.stage_ms_max,
+                staged.staged_ms_ago,
+                unit="ms",
             ),
         ]
 

@@ -354,7 +354,7 @@ class SinkOptions:
     commit_s: float = COMMIT_S
     passing: tuple[str, ...] = ()
     """Topics whose limits do not hold the rows: those of a flow's letters. No option says it, only
-    the sink of flows (``pipelines/letters.py``)."""
+    the sink of flows (``source.py``)."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The data source ``penstock``: its name, its columns, its readers and writers.
+"""The data source ``penstock``: its name, its columns, its readers and writers; the sink of flows.
 
 Spark finds it through the package ``pyspark_penstock`` without registration, and makes it anew in
 several processes; so making it does nothing but read the options.
@@ -6,6 +6,8 @@ several processes; so making it does nothing but read the options.
 Not here: the readers (``readers.py``), the writers (``sink.py``).
 """
 
+import dataclasses
+import json
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Final
 
@@ -13,13 +15,7 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from penstock.spark.options import (
-    BadOption,
-    SinkOptions,
-    SourceOptions,
-    read_options,
-    read_sink_options,
-)
+from penstock.spark.options import BadOption, SourceOptions, read_options, read_sink_options
 from penstock.spark.schema import full_schema
 
 if TYPE_CHECKING:
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
 
 VERSION_MIN: Final = (4, 2)
 """Before it Spark tells a Python source neither where a batch begins nor how far it may go."""
+LETTER_TOPICS: Final = "letters"
+"""Option of the sink of flows."""
 
 
 def check_version(version: str) -> None:
@@ -51,11 +49,6 @@ class PenstockSource(DataSource):
     def chosen(self) -> SourceOptions:
         """The options of a read; a write has others."""
         return read_options(self.options)
-
-    @property
-    def chosen_sink(self) -> SinkOptions:
-        """The options of a write."""
-        return read_sink_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +77,7 @@ class PenstockSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "PenstockWriter":
         from penstock.spark.sink import PenstockWriter, check_columns
 
-        options = self.chosen_sink
+        options = read_sink_options(self.options)
         if overwrite:
             raise BadOption(
                 "a topic is appended to and never overwritten: use mode('append'); to begin anew,"
@@ -96,7 +89,7 @@ class PenstockSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "PenstockStreamWriter":
         from penstock.spark.sink import PenstockStreamWriter, check_columns
 
-        options = self.chosen_sink
+        options = read_sink_options(self.options)
         if overwrite:
             raise BadOption("a topic is appended to: outputMode('complete') has no meaning for it")
         if options.transactional_id:
@@ -105,3 +98,23 @@ class PenstockSource(DataSource):
             )
         check_columns(schema, options)
         return PenstockStreamWriter(options)
+
+
+class FlowSink(DataSource):
+    """The sink of flows: the limits of the topics of their letters do not hold their batches.
+
+    Known to sessions of the runner only (``pipelines/query.py``); no option of ``penstock`` does
+    the same.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock_flow"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "PenstockStreamWriter":
+        from penstock.spark.sink import PenstockStreamWriter
+
+        given = dict(self.options)
+        topics = tuple(json.loads(given.pop(LETTER_TOPICS)))
+        made = PenstockSource(given).streamWriter(schema, overwrite)
+        return PenstockStreamWriter(dataclasses.replace(made.options, passing=topics))

@@ -1,22 +1,6 @@
-import json
-import pickle
-
 import pyarrow as pa
-import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock.pipelines.letters import (
-    LETTER,
-    LETTER_TOPICS,
-    FlowSink,
-    Origin,
-    Postmaster,
-    RowMapper,
-    cause_of,
-    origin,
-)
-from penstock.spark.options import BadOption
-from penstock.spark.source import PenstockSource
+from penstock.pipelines.letters import LETTER, Origin, Postmaster, RowMapper, cause_of, origin
 
 LETTER_TYPE = pa.struct(
     [
@@ -141,12 +125,3 @@ def test_columns_that_are_not_in_the_output_and_results_that_are_no_dicts_are_er
     causes = [dict(each["properties"])["penstock.cause"] for each in letters]
     assert "returns dicts, a list of them or None, not 't'" in causes[0]
     assert "there is no column 'idd' in output" in causes[1]
-
-
-def test_only_the_sink_of_flows_says_which_topics_hold_nothing():
-    schema = StructType([StructField("body", BinaryType())])
-    given = {"topic": "out", LETTER_TOPICS: json.dumps(["penstock.retry.etl", "etl-dead"])}
-    writer = FlowSink(given).streamWriter(schema, False)
-    assert pickle.loads(pickle.dumps(writer)).options.passing == ("penstock.retry.etl", "etl-dead")
-    with pytest.raises(BadOption, match="letters"):
-        PenstockSource(given).streamWriter(schema, False)

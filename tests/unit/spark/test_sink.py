@@ -1,6 +1,5 @@
 """Spark's sink without Spark: which rows are messages, keys of batches, what goes to executors."""
 
-import dataclasses
 import json
 import pickle
 import subprocess
@@ -24,7 +23,7 @@ from penstock.model.queries import CommitBatchResponse
 from penstock.model.spark_batch import StageReceipt
 from penstock.spark import sink, tasks
 from penstock.spark.options import BadOption, read_sink_options
-from penstock.spark.source import PenstockSource
+from penstock.spark.source import LETTER_TOPICS, FlowSink, PenstockSource
 
 TYPES = {
     "binary": BinaryType(),
@@ -183,11 +182,15 @@ def test_a_task_puts_under_its_query_and_batch_and_a_name_nobody_else_has(broker
     assert (said.sink, said.query, said.batch, said.topic) == ("out", "q-1", 7, "out")
 
 
-def test_topics_that_do_not_hold_a_flows_letters_are_said_to_put_and_commit(broker, task):
-    writer = PenstockSource({"topic": "out"}).streamWriter(schema_of("body binary"), False)
-    of_flow = sink.PenstockStreamWriter(dataclasses.replace(writer.options, passing=("dead",)))
-    of_flow.commit([of_flow.write(iter([batch(1)]))], 7)
-    assert (broker.puts[0].passing, broker.commits[0].passing) == (("dead",), ["dead"])
+def test_only_the_sink_of_flows_says_which_topics_do_not_hold_it(broker, task):
+    given = {"topic": "out", LETTER_TOPICS: json.dumps(["retry", "dead"])}
+    writer = FlowSink(given).streamWriter(schema_of("body binary"), False)
+    writer = pickle.loads(pickle.dumps(writer))
+    writer.commit([writer.write(iter([batch(1)]))], 7)
+    assert broker.puts[0].passing == ("retry", "dead")
+    assert broker.commits[0].passing == ["retry", "dead"]
+    with pytest.raises(BadOption, match="letters"):
+        PenstockSource(given).streamWriter(schema_of("body binary"), False)
 
 
 def test_only_what_the_commit_names_counts(broker, task):
