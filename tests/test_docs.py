@@ -77,6 +77,11 @@ def test_every_mechanism_says_where_it_lives_and_how_it_is_set_seen_and_tested()
     assert [row[1] for row in rows if not all(row[3:])] == []
 
 
+def test_no_cell_of_the_mechanisms_names_the_same_twice():
+    cells = [each.split(", ") for row in rows_of_mechanisms() for each in row[3:]]
+    assert [each for each in cells if len(set(each)) < len(each)] == []
+
+
 def test_every_metric_test_and_scene_named_in_the_mechanisms_exists():
     sources = (ROOT / "src/penstock/telemetry").glob("*metrics.py")
     exposed = "".join(each.read_text("utf-8") for each in sources)

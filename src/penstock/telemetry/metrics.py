@@ -457,11 +457,15 @@ def _topic_counts(topics: int, series: TopicSeries) -> Iterator[Family]:
         ("penstock_topics", "Topics", topics),
         ("penstock_subscriptions", "Subscriptions of all topics", series.readers),
         ("penstock_consumers", "Consumers attached to them", series.consumers),
-        ("penstock_messages_ready", "Not given to slowest holders, all topics", series.ready),
+        (
+            "penstock_messages_ready",
+            "What the slowest subscription of each topic was not given, all topics",
+            series.ready,
+        ),
         ("penstock_messages_unacked", "Delivered, not settled, all topics", series.unacked),
         (
             "penstock_backlog_bytes",
-            "Bytes behind slowest holders, all topics",
+            "Bytes that the slowest subscription of each topic has not settled, all topics",
             series.backlog_bytes,
         ),
         ("penstock_oldest_age_seconds", "Age of the oldest unsettled", series.oldest_age_ms / 1000),
@@ -471,7 +475,7 @@ def _topic_counts(topics: int, series: TopicSeries) -> Iterator[Family]:
 
 _TOPIC_COLUMNS: Final[tuple[MetricColumn, ...]] = (
     ("penstock_topic_messages_in", "Messages ever appended", "counter", sum),
-    ("penstock_topic_messages_ready", "Not given to the slowest holder", "gauge", sum),
+    ("penstock_topic_messages_ready", "Not given to the slowest subscription", "gauge", sum),
     ("penstock_topic_messages_unacked", "Delivered, not settled", "gauge", sum),
     ("penstock_topic_backlog_bytes", "Bytes behind the slowest holder", "gauge", sum),
     ("penstock_topic_oldest_age_seconds", "Age of the oldest unsettled", "gauge", max),

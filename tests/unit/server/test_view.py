@@ -1,6 +1,8 @@
 """Pages in pieces: fresh when cheap, kept when dear, a fixed share of the time at most."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -85,6 +87,29 @@ def test_who_hangs_up_does_not_take_the_page_away_from_the_others():
         assert await stays == 1
 
     asyncio.run(scene())
+
+
+def test_a_page_that_nobody_asks_for_any_more_is_given_back(monkeypatch):
+    monkeypatch.setattr("penstock.server.view.IDLE_SECONDS", 0.0)
+
+    class Page:
+        """Something large."""
+
+    def make():
+        yield 1
+        return Page()
+
+    async def scene():
+        page = CachedPage(make, lambda: 0.0)
+        large = weakref.ref(await page.get())
+        gc.collect()
+        assert large() is not None, "somebody may ask again"
+        while large() is not None:
+            await asyncio.sleep(0)
+            gc.collect()
+        assert await page.get()
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
 
 
 def test_a_page_that_cannot_be_made_is_tried_again():
