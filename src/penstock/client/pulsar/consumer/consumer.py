@@ -39,7 +39,7 @@ import msgspec
 
 from penstock.client.loop import awaitable, blocking, client_loop
 from penstock.client.pulsar.consumer.partition_consumer import PartitionConsumer, SubscribeTerms
-from penstock.client.pulsar.consumer.receiver_queue import MessageInbox
+from penstock.client.pulsar.consumer.receiver_queue import InboxRoom, MessageInbox
 from penstock.client.pulsar.consumer.redelivery import (
     dead_letter_properties,
     dead_letter_topic,
@@ -171,10 +171,9 @@ class Consumer:
             and self._subscription.kind is not SubscriptionType.SHARED
         ):
             count = options["listener_threads"]
-        bytes_max = max(1, options["receiver_queue_bytes_max"] // count)
+        room = InboxRoom(options["receiver_queue_bytes_max"], self._room)
         self.inboxes: Sequence[MessageInbox] = [
-            MessageInbox(bytes_max, on_room=self._room, on_wait=self._waits, lock=self.lock)
-            for _ in range(count)
+            MessageInbox(room, on_wait=self._waits, lock=self.lock) for _ in range(count)
         ]
 
     # ---- receiving -------------------------------------------------------------------------------
@@ -283,8 +282,8 @@ class Consumer:
         self, messages_max: int | None, bytes_max: int | None, timeout_ms: int | None
     ) -> tuple[int, int, int]:
         for option, given in (("messages_max", messages_max), ("bytes_max", bytes_max)):
-            if given is not None and (not isinstance(given, int) or given < 1):
-                raise InvalidUse(f"{option} is {given!r}; at least 1 is needed")
+            if given is not None and (not isinstance(given, int) or given < 0):
+                raise InvalidUse(f"{option} is {given!r}; a number from 0 on is needed")
         options = self._options
         # More than the queue can hold would never come together.
         most = max(1, options["receiver_queue_size"])

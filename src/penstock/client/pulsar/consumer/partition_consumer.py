@@ -411,11 +411,14 @@ class PartitionConsumer:
 
     @property
     def holds_reading(self) -> bool:
-        return any(inbox.is_full for inbox in self._host.inboxes)
+        return self._host.inboxes[0].room.is_full
 
     @property
     def awaits_answer(self) -> bool:
-        return any(inbox.receivers > len(inbox) for inbox in self._host.inboxes)
+        inboxes = self._host.inboxes
+        # Idle threads of a listener would keep the others' messages coming without end.
+        is_full = inboxes[0].room.is_full
+        return not is_full and any(inbox.receivers > len(inbox) for inbox in inboxes)
 
     def received(self, frames: list[Frame]) -> None:
         """Messages go to the inbox in one piece; notices are for this one."""
@@ -1048,7 +1051,7 @@ class PartitionConsumer:
         permits, queued = self.permits, self._queued
         before, self._last_seen = self._last_seen, (self.last_taken, self.counters.acked)
         if self.holds_reading:
-            size = sum([inbox.bytes_max for inbox in self._host.inboxes])
+            size = self._host.inboxes[0].room.bytes_max
             return Standstill(ConsumerWait.QUEUE_BYTES, queued, size, self.last_taken)
         is_empty_handed = permits.outstanding <= 0 and (queued > 0 or not permits.queue_size)
         if is_empty_handed or (queued > 0 and before[0] == self.last_taken):
@@ -1100,11 +1103,11 @@ class PartitionConsumer:
         permits, inboxes = self.permits, self._host.inboxes
         held = sum([len(inbox) for inbox in inboxes])
         if self.holds_reading:
-            size = sum([inbox.bytes for inbox in inboxes])
+            room = inboxes[0].room
             return Why(
                 Waits.APPLICATION,
-                f"reading is stopped: the application has not received {held} messages, {size}"
-                f" bytes of at most {inboxes[0].bytes_max} (receiver_queue_bytes_max)",
+                f"reading is stopped: the application has not received {held} messages,"
+                f" {room.bytes} bytes of at most {room.bytes_max} (receiver_queue_bytes_max)",
             )
         if permits.outstanding <= 0 and held:
             return Why(

@@ -19,8 +19,8 @@ messages out, without waking the client's thread for each. What was taken is cou
 message's source (a consumer of one partition), and that hears of it when it is worth a FLOW, or
 when the bytes have fallen far enough to go on reading.
 
-Bound: the permits of the sources that share it, and ``bytes_max``; who has filled it stops reading
-(``is_full``) until half of the bytes are gone.
+Bound: the permits of the sources that share it, and ``bytes_max`` of all inboxes of a consumer
+(``InboxRoom``); who has filled it stops reading (``is_full``) until half of the bytes are gone.
 Invariants: messages of one source leave in the order they came; one that was put is taken once,
 given up by ``clear``, or still there.
 """
@@ -156,20 +156,46 @@ class InboxSource(Protocol):
         ...
 
 
+class InboxRoom:
+    """The bytes of all inboxes of a consumer; under their lock.
+
+    Of several inboxes one may get everything: a bound for each would be a part of what was meant.
+    """
+
+    __slots__ = ("_on_room", "bytes", "bytes_max", "is_full")
+
+    def __init__(self, bytes_max: int, on_room: Callable[[], None] = _nothing) -> None:
+        """``on_room``: reading may go on; from any thread, locked."""
+        self.bytes_max: Final = bytes_max
+        self.bytes = 0
+        self.is_full = False
+        """More bytes than allowed, and not yet down to half of them again."""
+        self._on_room = on_room
+
+    def take(self, size: int) -> None:
+        self.bytes += size
+        if self.bytes >= self.bytes_max:
+            self.is_full = True
+
+    def give(self, size: int) -> None:
+        self.bytes -= size
+        if self.is_full and self.bytes * 2 <= self.bytes_max:
+            self.is_full = False
+            self._on_room()
+
+
 class MessageInbox:
     """A queue between one thread and many, bounded by those who fill it."""
 
     def __init__(
         self,
-        bytes_max: int,
+        room: InboxRoom,
         *,
-        on_room: Callable[[], None] = _nothing,
         on_wait: Callable[[], None] = _nothing,
         lock: RLock | None = None,
     ) -> None:
-        """``on_room``: reading may go on; ``on_wait``: somebody waits. From any thread, locked."""
-        self.bytes_max: Final = bytes_max
-        self._on_room = on_room
+        """``on_wait``: somebody waits; from any thread, locked."""
+        self.room: Final = room
         self._on_wait = on_wait
         self.bytes = 0
         self.receivers = 0
@@ -180,15 +206,9 @@ class MessageInbox:
         self._ready = Condition(self._lock)
         self._futures: deque[asyncio.Future[ReceivedMessage]] = deque()
         """Coroutines of the client's thread that wait; bounded by the application's tasks."""
-        self._is_full = False
 
     def __len__(self) -> int:
         return len(self._messages)
-
-    @property
-    def is_full(self) -> bool:
-        """More bytes than allowed, and not yet down to half of them again."""
-        return self._is_full
 
     # ---- the client's thread ---------------------------------------------------------------------
 
@@ -208,9 +228,9 @@ class MessageInbox:
             if not rest:
                 return
             self._messages.extend(rest)
-            self.bytes += sum([len(each.data) for each in rest])
-            if self.bytes >= self.bytes_max:
-                self._is_full = True
+            size = sum([len(each.data) for each in rest])
+            self.bytes += size
+            self.room.take(size)
             if self.receivers:
                 self._ready.notify_all()
 
@@ -225,9 +245,9 @@ class MessageInbox:
             if gone:
                 lost = {id(each) for each in gone}
                 self._messages = deque([each for each in self._messages if id(each) not in lost])
-                self.bytes -= sum([len(each.data) for each in gone])
-                if self._is_full:
-                    self._review_full()
+                size = sum([len(each.data) for each in gone])
+                self.bytes -= size
+                self.room.give(size)
             return gone
 
     async def wait(self) -> ReceivedMessage:
@@ -268,6 +288,7 @@ class MessageInbox:
                     return
             self._messages.appendleft(message)
             self.bytes += len(message.data)
+            self.room.take(len(message.data))
             if self.receivers:
                 self._ready.notify_all()
 
@@ -276,8 +297,8 @@ class MessageInbox:
         with self._ready:
             self.closed_why = why
             self._messages.clear()
+            self.room.give(self.bytes)
             self.bytes = 0
-            self._is_full = False
             waiting, self._futures = self._futures, deque()
             self._ready.notify_all()
         for waiter in waiting:
@@ -338,9 +359,9 @@ class MessageInbox:
                 raise StateError(self.closed_why)
             return None
         message = self._messages.popleft()
-        self.bytes -= len(message.data)
-        if self._is_full:
-            self._review_full()
+        size = len(message.data)
+        self.bytes -= size
+        self.room.give(size)
         self._count(message)
         return message
 
@@ -366,8 +387,3 @@ class MessageInbox:
         source.taken += 1
         if source.taken >= source.taken_post_at:
             source.post_taken()
-
-    def _review_full(self) -> None:
-        if self.bytes * 2 <= self.bytes_max:
-            self._is_full = False
-            self._on_room()

@@ -144,15 +144,16 @@ async def test_how_many_and_how_long_are_numbers(bench):
     with pytest.raises(InvalidUse, match="timeout_ms is '5'; milliseconds"):
         await consumer.receive_async("5")
     for given, told in (
-        ({"messages_max": -1}, "messages_max is -1; at least 1"),
-        ({"messages_max": "1"}, "messages_max is '1'; at least 1"),
-        ({"bytes_max": 0}, "bytes_max is 0; at least 1"),
+        ({"messages_max": -1}, "messages_max is -1; a number from 0 on"),
+        ({"messages_max": "1"}, "messages_max is '1'; a number from 0 on"),
+        ({"bytes_max": -1}, "bytes_max is -1; a number from 0 on"),
         ({"timeout_ms": "5"}, "timeout_ms is '5'; milliseconds"),
     ):
         with pytest.raises(InvalidUse, match=told):
             consumer.receive_batch(**given)
         with pytest.raises(InvalidUse, match=told):
             await consumer.receive_batch_async(**given)
+    assert consumer.receive_batch(0, timeout_ms=0) == []
 
 
 def test_a_closed_client_subscribes_to_nothing():
@@ -632,6 +633,36 @@ async def test_reading_stops_when_the_queue_has_too_many_bytes(bench):
     await bench.receive(consumer, 3)
     await until(lambda: transport.is_reading)
     await bench.receive(consumer, 2)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
+def test_the_bound_of_bytes_is_of_all_threads_of_a_listener_together(kind):
+    @scene
+    async def play(bench):
+        go = threading.Event()
+        await bench.subscribe(
+            listener=lambda consumer, message: go.wait(10),
+            listener_threads=4,
+            receiver_queue_bytes_max=400,
+            subscription_type=kind,
+        )
+        await bench.settle()
+        transport = bench.broker.transports[-1]
+        try:
+            delivered = 0
+            while transport.is_reading:
+                metadata = pb.MessageMetadata(
+                    producer_name="p", sequence_id=0, publish_time=1, partition_key=f"k{delivered}"
+                )
+                bench.broker.deliver(tail=tail(metadata, bytes(90)))
+                delivered += 1
+                await bench.settle(3)
+            # One of each thread is at work.
+            assert 400 <= delivered * 90 <= 400 + 5 * 90
+        finally:
+            go.set()
+
+    play()
 
 
 @scene

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kit.client.pulsar_consumer import scene
-from penstock.client.pulsar.consumer.receiver_queue import MessageInbox, ReceiverPermits
+from penstock.client.pulsar.consumer.receiver_queue import InboxRoom, MessageInbox, ReceiverPermits
 from penstock.client.pulsar.errors import StateError
 from penstock.client.pulsar.message import MessageId, ReceivedMessage
 from penstock.wire.pulsar.protocol_pb2 import MessageMetadata
@@ -106,7 +106,7 @@ def test_a_queue_of_0_grants_what_receivers_want_and_what_a_batch_took_too_much(
 
 
 def test_messages_leave_in_the_order_they_came():
-    inbox, part = MessageInbox(1_000), Part()
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part()
     inbox.put([message(n, part) for n in range(5)])
     assert [inbox.take().message_id.entry_id for _ in range(5)] == [0, 1, 2, 3, 4]
     assert inbox.take() is None
@@ -114,7 +114,7 @@ def test_messages_leave_in_the_order_they_came():
 
 
 def test_the_source_hears_of_what_was_taken_when_it_is_worth_it():
-    inbox, part = MessageInbox(1_000), Part(post_at=3)
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part(post_at=3)
     inbox.put([message(n, part) for n in range(4)])
     inbox.take()
     inbox.take()
@@ -125,17 +125,17 @@ def test_the_source_hears_of_what_was_taken_when_it_is_worth_it():
 
 def test_it_is_full_by_bytes_until_half_of_them_are_gone():
     rooms = []
-    inbox, part = MessageInbox(100, on_room=lambda: rooms.append(1)), Part()
+    inbox, part = MessageInbox(InboxRoom(100, lambda: rooms.append(1))), Part()
     inbox.put([message(n, part, size=25) for n in range(4)])
-    assert inbox.is_full
+    assert inbox.room.is_full
     inbox.take()
-    assert (inbox.is_full, rooms) == (True, [])
+    assert (inbox.room.is_full, rooms) == (True, [])
     inbox.take()
-    assert (inbox.is_full, rooms) == (False, [1])
+    assert (inbox.room.is_full, rooms) == (False, [1])
 
 
 def test_clear_takes_back_what_is_of_one_source_and_of_its_old_connections():
-    inbox, mine, other = MessageInbox(1_000), Part(), Part()
+    inbox, mine, other = MessageInbox(InboxRoom(1_000)), Part(), Part()
     inbox.put([message(0, mine), message(1, other), message(2, mine, epoch=1)])
     assert [each.message_id.entry_id for each in inbox.clear(mine, 0)] == [0]
     assert [each.message_id.entry_id for each in inbox.clear(mine)] == [2]
@@ -143,7 +143,7 @@ def test_clear_takes_back_what_is_of_one_source_and_of_its_old_connections():
 
 
 def test_a_thread_that_waits_gets_what_is_put_and_none_when_time_is_up():
-    inbox, part, got = MessageInbox(1_000), Part(), []
+    inbox, part, got = MessageInbox(InboxRoom(1_000)), Part(), []
     assert inbox.take_within(0) is None
     waiting = threading.Event()
     inbox._on_wait = waiting.set
@@ -157,7 +157,7 @@ def test_a_thread_that_waits_gets_what_is_put_and_none_when_time_is_up():
 
 
 def test_a_batch_ends_at_its_bytes_but_has_one_message_at_least():
-    inbox, part = MessageInbox(1_000), Part()
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part()
     inbox.put([message(n, part, size=40) for n in range(4)])
     assert len(inbox.take_many(10, 100, 0)) == 2
     assert len(inbox.take_many(10, 1, 0)) == 1
@@ -167,7 +167,7 @@ def test_a_batch_ends_at_its_bytes_but_has_one_message_at_least():
 
 @scene
 async def test_a_message_for_who_went_away_is_put_back_first(bench):
-    inbox, part = MessageInbox(1_000), Part()
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part()
     waiting = asyncio.ensure_future(inbox.wait())
     await bench.settle()
     inbox.put([message(0, part), message(1, part)])
@@ -180,7 +180,7 @@ async def test_a_message_for_who_went_away_is_put_back_first(bench):
 
 @pytest.mark.parametrize("is_durable", [True, False])
 def test_a_message_of_a_lost_connection_is_put_back_where_it_does_not_come_again(is_durable):
-    inbox, part = MessageInbox(1_000), Part()
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part()
     part.is_durable = is_durable
     inbox.put([message(0, part)])
     given_up = inbox.take()
@@ -194,7 +194,7 @@ def test_a_message_of_a_lost_connection_is_put_back_where_it_does_not_come_again
 
 @scene
 async def test_who_waits_when_it_is_closed_hears_why(bench):
-    inbox = MessageInbox(1_000)
+    inbox = MessageInbox(InboxRoom(1_000))
     waiting = asyncio.ensure_future(inbox.wait())
     await bench.settle()
     inbox.close("over")
@@ -206,7 +206,7 @@ async def test_who_waits_when_it_is_closed_hears_why(bench):
 
 @pytest.mark.parametrize("is_noting", [True, False])
 def test_a_source_that_wants_to_hears_of_each_message_that_is_taken(is_noting):
-    inbox, part = MessageInbox(1_000), Part()
+    inbox, part = MessageInbox(InboxRoom(1_000)), Part()
     part.is_noting = is_noting
     messages = [message(number, part) for number in range(3)]
     inbox.put(messages)
