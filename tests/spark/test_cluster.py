@@ -127,6 +127,12 @@ def family(process):
     return found
 
 
+def tell(those, number):
+    for each in those:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
+
+
 class Driver:
     """A query or a pipeline that runs on the cluster, until its end."""
 
@@ -150,11 +156,15 @@ class Driver:
             assert len(processes(EXECUTOR, self.place)) == 2, self.said()
             mine = processes(victim, self.place)
             assert len(mine) == 2, self.said()
-            batch = self.wait_for_batch(driver, checkpoint, 2)
-            lost = family(mine[0])
-            for each in lost:
-                os.kill(each, signal.SIGKILL)
-            assert not (checkpoint / "commits" / str(batch)).exists(), "it was done already"
+            while True:
+                batch = self.wait_for_batch(driver, checkpoint, 2)
+                lost = family(mine[0])
+                # Stopped first: a batch that was done just before has to be left to end.
+                tell(lost, signal.SIGSTOP)
+                if not (checkpoint / "commits" / str(batch)).exists():
+                    break
+                tell(lost, signal.SIGCONT)
+            tell(lost, signal.SIGKILL)
             began = time.monotonic()
             code = driver.wait(400)
         finally:

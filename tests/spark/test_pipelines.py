@@ -17,6 +17,7 @@ import urllib.request
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -507,6 +508,40 @@ def test_what_goes_wrong_on_the_way_is_told_in_a_sentence_and_nothing_is_lost(
     assert len(shop.table("gone")) == 2
     shop.run(flows, "gone", is_reset=True)
     assert len(shop.table("gone")) == 3
+
+
+def test_files_of_a_table_are_as_many_as_rows_and_time_ask_for(shop):
+    flow = """
+        [flow.rolled]
+        from = { topics = "TOPIC" }
+        to = { parquet = "rolled", tasks = 1, roll_rows = 20, roll_time = "TIME" }
+        """
+    looks = []
+
+    def files():
+        return [
+            pq.read_metadata(each).num_rows for each in shop.directory.rglob("rolled/*.parquet")
+        ]
+
+    def show(figures):
+        if figures[0].state == "starting":
+            return
+        looks.append(files())
+        if len(looks) == 1:
+            shop.publish(*range(10))
+        elif len(looks) == 8:  # two seconds later
+            assert looks == [[]] * 8
+            shop.publish(*range(10, 20))
+
+    def is_rolled():
+        return bool(looks and looks[-1])
+
+    shop.run(flow.replace("TIME", "10m"), is_once=False, is_stopping=is_rolled, show=show)
+    assert files() == [20]
+    # Too few of them go when it is time.
+    shop.publish(*range(20, 25))
+    shop.run(flow.replace("TIME", "1s"), is_once=False, is_stopping=lambda: len(files()) > 1)
+    assert sorted(files()) == [5, 20]
 
 
 def test_a_batch_that_the_broker_has_no_room_for_says_what_to_do_and_then_goes_on(
