@@ -18,6 +18,7 @@ from penstock.cli.http_client import Column, age_text, rows_as_lines
 from penstock.flow.credit import stage_label
 from penstock.flow.demand import ClientCause, Withheld
 from penstock.flow.episodes import WINDOW_MS
+from penstock.flow.finding import advice_for
 from penstock.model.errors import NotFound
 from penstock.model.ids import size_text
 
@@ -27,19 +28,11 @@ OTHERS_MAX: Final = 3
 NAMES_MAX: Final = 3
 """Connections listed that the same alarm holds."""
 
-_NEXT_STEPS: Final = {
-    "flow.memory_limit": (
-        "The memory alarm is raised: {used} used, limit {limit}",
-        "let consumers take what is there (`penstock groups list` says who is behind), "
-        "or start the broker with a higher --memory-limit",
-    ),
-    "flow.disk_free_limit": (
-        "The disk alarm is raised: {used} free, limit {limit}",
-        "make room on the disk (`penstock topics list` says who fills it), "
-        "or start the broker with a lower --disk-free-limit",
-    ),
+_ALARM_WORDS: Final = {
+    "flow.memory_limit": ("memory", "The memory alarm is raised: {used} used, limit {limit}"),
+    "flow.disk_free_limit": ("disk", "The disk alarm is raised: {used} free, limit {limit}"),
 }
-"""Setting of an alarm -> what it is, and what to do next."""
+"""Setting of an alarm -> its name, and what it is."""
 
 
 def why_lines(page: Page) -> list[str]:
@@ -52,7 +45,7 @@ def why_lines(page: Page) -> list[str]:
     else:
         lines += _block(_finding_lines(finding, page))
         lines += _block(_facts(finding, page["at_ms"]))
-    lines += _block(_alarms(page["limits"]))
+    lines += _block(_limits(page["limits"], finding))
     lines += _block(_others([each for each in page["findings"] if each != finding]))
     lines += _block(_stage_table(held, page, page["stages_held"]))
     return lines + _block(_undone_table(page["stages"], page))
@@ -70,7 +63,7 @@ def name_lines(page: Page, narrow: Page) -> list[str]:
         lines += _block(_finding_lines(narrow["answer"], page))
     if narrow["answer"] in page["findings"]:
         lines += _block(_facts(narrow["answer"], page["at_ms"]))
-    lines += _block(_alarms(page["limits"]))
+    lines += _block(_limits(page["limits"], narrow["answer"]))
     lines += _block(_others(narrow["findings"][1:]))
     lines += _block(_stage_table(stages, page, len(stages), with_ready=True))
     lines += _block(_consumer_table(stages))
@@ -175,21 +168,23 @@ ALL_THE_TIME: Final = 0.9
 """Of the time since it began; what is lacking is the rounding of its share."""
 
 
-def _alarms(limits: Iterable[Page]) -> list[str]:
-    """Every limit that is reached, with what to do about it."""
+def _limits(limits: Iterable[Page], answer: Page) -> list[str]:
+    """Every limit that is reached, with what to do about it; of an alarm the answer says it."""
     lines = []
     for limit in limits:
         if not limit["is_reached"]:
             continue
         amount: Callable[[int], str] = size_text if limit["unit"] == "bytes" else str
         figures = {"used": amount(limit["used"]), "limit": amount(limit["limit"])}
-        what, following = _NEXT_STEPS.get(
-            limit["setting"],
-            (
-                f"A limit is reached: {limit['name']}, {{used}} of {{limit}}",
-                f"`penstock settings` explains {limit['setting']}; change it with --set",
-            ),
+        alarm, what = _ALARM_WORDS.get(limit["setting"], ("", ""))
+        if alarm and answer["kind"] == alarm:
+            continue
+        following = "; ".join(
+            [f"to {each.why}: {each.command}" for each in advice_for(f"alarm/{alarm}", alarm)]
+            if alarm
+            else [f"`penstock settings` explains {limit['setting']}; change it with --set"]
         )
+        what = what or f"A limit is reached: {limit['name']}, {{used}} of {{limit}}"
         lines.append(f"{what.format(**figures)}. Next: {following}.")
     return lines
 

@@ -771,6 +771,11 @@ class Engine:
         return self._chain.journal.edges_dropped
 
     @property
+    def alarm_holds(self) -> Mapping[Reason, int]:
+        """Alarm -> how often it held a connection since the broker started."""
+        return self._chain.journal.alarm_holds
+
+    @property
     def flow_events_dropped(self) -> int:
         """Events that nobody heard of, because there were too many or the log was held."""
         return self._chain.journal.edges_dropped + self.flow_topic.dropped

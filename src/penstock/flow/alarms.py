@@ -56,12 +56,23 @@ class Edge(Enum):
 class Alarm:
     """One watched figure."""
 
-    __slots__ = ("_is_seen", "_watermark", "episodes", "name", "reason", "since_ms", "value")
+    __slots__ = (
+        "_is_seen",
+        "_watermark",
+        "episodes",
+        "name",
+        "peak",
+        "reason",
+        "since_ms",
+        "value",
+    )
 
     def __init__(self, name: str, watermark: Watermark) -> None:
         self.name = name
         self.reason = Reason(name)
         self.value = 0
+        self.peak = 0
+        """The worst figure since it was raised last."""
         self.since_ms: int | None = None
         """When it was raised; None while it is not."""
         self.episodes = 0
@@ -116,6 +127,9 @@ class Alarm:
         return self._turn(self._watermark.update(self.value), now_ms)
 
     def _turn(self, is_raised: bool, now_ms: int) -> Edge | None:
+        if is_raised:
+            worst = min if self._watermark.is_floor else max
+            self.peak = worst(self.peak, self.value) if self.is_raised else self.value
         if is_raised == self.is_raised:
             return None
         self.since_ms = now_ms if is_raised else None

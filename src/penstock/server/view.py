@@ -78,7 +78,7 @@ class BrokerView:
         events = self.events.note(edges, dropped)
         leases = self._engine.queries.registry.take_lease_events()
         events += self.events.remember([lease_event(each) for each in leases])
-        events += self.events.alarms(self._engine.alarms.alarms)
+        events += self.events.alarms(self._engine.alarms.alarms, self._engine.alarm_holds)
         self._engine.flow_topic.offer([flow_record(event) for event in events])
 
     def readiness(self) -> Readiness:

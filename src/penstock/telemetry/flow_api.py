@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.engine.flow_map import FlowMap
@@ -77,15 +79,16 @@ def flow_page_steps(
     named = frozenset(_named([answer, *findings[:FINDINGS_MAX]]))
     blamed = {each.culprit.id for each in (answer, *findings[:FINDINGS_MAX])}
     shown = yield from _shown(views, named)
+    per_s = {each.key: each.per_s for each in shown if each.key in named}
     rows: list[bytes] = []
     for view in shown:
         rows.append(_ENCODER.encode(_stage(view, offset_ms, blamed)))
         yield 1
     page = {
         "at_ms": clock.wall_ms(),
-        "answer": _finding(answer, offset_ms),
-        "diagnosis": _finding(answer, offset_ms),
-        "findings": [_finding(each, offset_ms) for each in findings[:FINDINGS_MAX]],
+        "answer": _finding(answer, offset_ms, per_s),
+        "diagnosis": _finding(answer, offset_ms, per_s),
+        "findings": [_finding(each, offset_ms, per_s) for each in findings[:FINDINGS_MAX]],
         "findings_total": len(findings),
         "readers_left_out": stages.readers_left_out,
         "troubles_dropped": stages.troubles_dropped,
@@ -93,7 +96,10 @@ def flow_page_steps(
         "stages_total": stages.stages_total,
         "stages_held": stages.stages_held,
         "stages_left_out": stages.stages_total - len(shown),
-        "requests": [msgspec.to_builtins(each) for each in requests],
+        "requests": [
+            {"id": f"requests/{each.request_class}", **msgspec.to_builtins(each)}
+            for each in requests
+        ],
         "limits": [{"id": f"limit/{each.setting}", **msgspec.to_builtins(each)} for each in limits],
         "events_dropped": events_dropped,
         "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
@@ -130,8 +136,11 @@ def _shown(views: Sequence[StageView], named: Collection[str]) -> Steps[list[Sta
     return first[:STAGES_MAX]
 
 
-def _finding(finding: Finding, offset_ms: int) -> dict[str, Any]:
-    """The first six fields are those of the release before; they go with the next."""
+def _finding(finding: Finding, offset_ms: int, per_s: Mapping[str, float]) -> dict[str, Any]:
+    """The first six fields are those of the release before; they go with the next.
+
+    ``per_s``: id -> rate of what findings speak of, as far as it has a stage that is shown.
+    """
     return {
         "kind": finding.kind,
         "name": str(finding.name),
@@ -152,6 +161,7 @@ def _finding(finding: Finding, offset_ms: int) -> dict[str, Any]:
                 "name": each.name,
                 "since_ms": _wall(each.since_ms, offset_ms),
                 "share": round(each.share, 3),
+                "in_per_s": round(per_s[each.id], 1) if each.id in per_s else None,
             }
             for each in finding.waiters
         ],
@@ -237,7 +247,7 @@ def _stage(view: StageView, offset_ms: int, blamed: Collection[str]) -> dict[str
         "belongs_to": view.belongs_to or None,
         "sync": _sync(view.sync, offset_ms),
         "oldest_ms": None if progress is None else progress.age_ms,
-        "members": list(view.members),
+        "members": [{"id": object_id("client", each), "name": each} for each in view.members],
         "kind": view.kind,
         "name": view.name,
         "state": "slow" if is_blamed else view.state,
@@ -313,6 +323,12 @@ class FlowEvent(msgspec.Struct, frozen=True, gc=False):
     """When the episode began."""
     ended: str = ""
     """How it ended (``Episode.ended``); empty while it lasts."""
+    peak: int | UnsetType = UNSET
+    """Of an alarm: the worst figure of the episode so far, in bytes."""
+    limit: int | UnsetType = UNSET
+    """Of an alarm: the mark that raises it, in bytes."""
+    held_connections: int | UnsetType = UNSET
+    """Of an alarm: connections that it has held in this episode so far."""
 
 
 class FlowEvents:
@@ -322,6 +338,7 @@ class FlowEvents:
         "_alarms",
         "_clock",
         "_dropped",
+        "_held",
         "counts",
         "episodes",
         "recent",
@@ -338,6 +355,8 @@ class FlowEvents:
         self._dropped = 0
         # Alarm -> (episodes told, when the one that lasts began).
         self._alarms: dict[str, tuple[int, int | None]] = {}
+        # Alarm -> connections that its episodes held which are over.
+        self._held: Counter[Reason] = Counter()
         self.episodes: Counter[tuple[str, str]] = Counter()
         """(kind of stage, reason) -> episodes begun."""
         self.stalled_ms: Counter[tuple[str, str]] = Counter()
@@ -368,8 +387,13 @@ class FlowEvents:
         self.recent.extend(events)
         return events
 
-    def alarms(self, alarms: Iterable[Alarm]) -> list[FlowEvent]:
-        """Alarms that were raised or cleared since the last call, each an event of its own."""
+    def alarms(
+        self, alarms: Iterable[Alarm], held: Mapping[Reason, int] = MappingProxyType({})
+    ) -> list[FlowEvent]:
+        """Alarms that were raised or cleared since the last call, each an event of its own.
+
+        ``held``: how many connections each has held since the broker started.
+        """
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         now_ms = self._clock.wall_ms()
         found: list[FlowEvent] = []
@@ -377,34 +401,40 @@ class FlowEvents:
             told, since_ms = self._alarms.get(alarm.name, (0, None))
             head = ("alarm", alarm.name, alarm.reason.value, alarm.culprit)
             alarm_id = f"alarm/{alarm.name}"
+            total = held.get(alarm.reason, 0)
+            figures = {
+                "peak": alarm.peak,
+                "limit": alarm.limit,
+                "held_connections": total - self._held[alarm.reason],
+            }
             if since_ms is not None and (not alarm.is_raised or alarm.episodes > told):
-                found.append(
-                    FlowEvent(
-                        now_ms,
-                        "left",
-                        *head,
-                        now_ms - since_ms,
-                        now_ms - since_ms,
-                        1,
-                        id=alarm_id,
-                        culprit_id=alarm_id,
-                        since_ms=since_ms,
-                        ended="released",
-                    )
+                event = FlowEvent(
+                    now_ms,
+                    "left",
+                    *head,
+                    now_ms - since_ms,
+                    now_ms - since_ms,
+                    1,
+                    id=alarm_id,
+                    culprit_id=alarm_id,
+                    since_ms=since_ms,
+                    ended="released",
                 )
+                found.append(replace(event, **figures))
                 since_ms = None
+                self._held[alarm.reason] = total
+                figures["held_connections"] = 0
             if alarm.since_ms is not None and since_ms is None:
                 since_ms = alarm.since_ms + offset_ms
-                found.append(
-                    FlowEvent(
-                        since_ms,
-                        "entered",
-                        *head,
-                        id=alarm_id,
-                        culprit_id=alarm_id,
-                        since_ms=since_ms,
-                    )
+                event = FlowEvent(
+                    since_ms,
+                    "entered",
+                    *head,
+                    id=alarm_id,
+                    culprit_id=alarm_id,
+                    since_ms=since_ms,
                 )
+                found.append(replace(event, **figures))
             self._alarms[alarm.name] = (alarm.episodes, since_ms)
         return self.remember(found)
 

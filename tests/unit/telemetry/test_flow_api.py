@@ -6,10 +6,12 @@ import logging
 import pytest
 
 from penstock.engine.flow_map import FlowMap
+from penstock.flow.alarms import memory_alarm
 from penstock.flow.demand import Withheld
 from penstock.flow.episodes import Episode, FlowEdge
+from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.flow.reason import Reason
-from penstock.flow.views import ConsumerView, StageView, UndoneView
+from penstock.flow.views import ConsumerView, GroupView, MemberView, StageView, UndoneView
 from penstock.model.steps import finished
 from penstock.telemetry.flow_api import (
     EVENTS_MAX,
@@ -212,6 +214,39 @@ def test_what_was_not_judged_and_what_was_not_noted_is_counted():
     made = finished(flow_page_steps(found, limits=(), events=(), clock=ManualClock()))
     shown = json.loads(made.body)
     assert (shown["readers_left_out"], shown["troubles_dropped"]) == (70, 9)
+
+
+def test_an_alarm_tells_its_peak_its_limit_and_how_many_it_held():
+    events, alarm = FlowEvents(ManualClock()), memory_alarm(100, 0.5)
+    for value in (120, 180, 110):
+        alarm.update(value, 0)
+    (raised,) = events.alarms([alarm], {Reason.MEMORY: 3})
+    assert (raised.event, raised.peak, raised.limit, raised.held_connections) == (
+        "entered", 180, 100, 3,
+    )  # fmt: skip
+    alarm.update(10, 0)
+    (over,) = events.alarms([alarm], {Reason.MEMORY: 5})
+    assert (over.event, over.peak, over.held_connections) == ("left", 180, 5)
+    alarm.update(101, 0)
+    (again,) = events.alarms([alarm], {Reason.MEMORY: 6})
+    assert (again.event, again.peak, again.held_connections) == ("entered", 101, 1)
+
+
+def test_members_and_classes_of_requests_have_ids_and_who_waits_has_a_rate(page):
+    group = GroupView((MemberView("10.0.0.1@a"),))
+    reader = StageView("subscription", "s", id="sub/t/s", group=group)
+    waiting = StageView("connection", "c", "flow", Reason.FLOW, "log", id="connection/1", per_s=2.5)
+    shown = page(LOG, reader, waiting)
+    (row,) = [each for each in shown["stages"] if each["id"] == "sub/t/s"]
+    assert row["members"] == [{"id": "client/10.0.0.1%40a", "name": "10.0.0.1@a"}]
+    (waiter,) = shown["answer"]["waiters"]
+    assert (waiter["id"], waiter["in_per_s"]) == ("connection/1", 2.5)
+    send = RequestClassStatistics("send", 1, 2, 3, 4, {})
+    steps = flow_page_steps(
+        FlowMap([LOG], 1, 0), limits=(), events=(), clock=ManualClock(), requests=[send]
+    )
+    (request,) = json.loads(finished(steps).body)["requests"]
+    assert request["id"] == "requests/send"
 
 
 def test_a_stage_says_how_much_goes_where(page):
