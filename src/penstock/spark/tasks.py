@@ -178,6 +178,7 @@ def rows(
 ) -> Iterator[Any]:
     """The Arrow batches of a range, in ``schema`` (Arrow's)."""
     begin_task()
+    _introduce(upstream, wanted)
     check = OffsetCheck(wanted)
     batches = upstream.read(wanted)
     read_s = waited_s = 0.0
@@ -244,6 +245,20 @@ def _fitted(batch: Any, schema: Any) -> Any:
     return type(batch).from_arrays(
         [batch.column(field.name).cast(field.type) for field in schema], schema=schema
     )
+
+
+def _introduce(upstream: RowUpstream, wanted: ReadRange) -> None:
+    """Say which query of Spark's the rows are for, before anybody writes them; best effort.
+
+    A put of that query may have to wait for what only this query can free (its lease, under the
+    disk alarm), and this task for the put: said at its end it would come too late. A broker that
+    was started anew has forgotten it.
+    """
+    query = spark_query()
+    if query and wanted.checkpoint:
+        progress = BatchProgress(query_id=query, checkpoint=wanted.checkpoint)
+        with contextlib.suppress(PenstockError, ValueError):
+            upstream.report(progress)
 
 
 def _tell(

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import pickle
 
@@ -112,6 +113,19 @@ def upstream(monkeypatch):
 def test_a_range_comes_whole(upstream):
     batches = read(upstream)
     assert [each for batch in batches for each in batch.column("offset").to_pylist()] == [*range(8)]
+
+
+def test_the_broker_knows_the_query_of_spark_before_its_rows_are_written(upstream, monkeypatch):
+    known = {"sql.streaming.queryId": "of-spark", "streaming.sql.batchId": "3"}
+    monkeypatch.setattr(tasks, "task_property", known.get)
+    wanted = dataclasses.replace(a_range(), checkpoint="c1")
+    options = read_options({"topics": "orders"})
+    batches = rows(upstream, wanted, options, arrow_schema(list(wanted.columns)))
+    assert next(batches).num_rows
+    [(progress, state, _)] = upstream.reported
+    assert (progress.query_id, progress.checkpoint, state) == ("of-spark", "c1", "running")
+    list(batches)
+    assert [each.batch_id for each, *_ in upstream.reported] == [-1, 3]
 
 
 def test_lost_messages_are_an_error_or_counted_and_told(upstream):
