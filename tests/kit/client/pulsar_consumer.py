@@ -251,7 +251,8 @@ class FakePulsar:
     def one_read(self) -> Iterator[None]:
         """What is delivered and said inside comes in one piece."""
         transport = self.transports[-1]
-        transport.kept = kept = []
+        kept: list[bytes] = []
+        transport.kept = kept
         yield
         transport.kept = None
         transport.answer(b"".join(kept))

@@ -247,11 +247,7 @@ class PartitionConsumer:
         self._options = options
         self._ack_group_max = options["ack_group_max"]
         self._has_parent = has_parent
-        self._place = StartPlace(
-            options["start_message_id"],
-            options["is_start_inclusive"],
-            rollback_to_ms=_rollback_to_ms(options, cluster.clock.wall_ms()),
-        )
+        self._place = _first_place(options, cluster.clock.wall_ms())
         self._sought: StartPlace | None = None
         """Where a seek goes that has no answer yet."""
         self._redeliver_epoch = 0
@@ -1145,10 +1141,12 @@ def _letters(options: ConsumerOptions) -> DeadLetterCandidates | None:
     return None if policy is None else DeadLetterCandidates(policy)
 
 
-def _rollback_to_ms(options: ConsumerOptions, now_ms: int) -> int | None:
+def _first_place(options: ConsumerOptions, now_ms: int) -> StartPlace:
     # A wall time: with every reconnect it is longer ago.
     seconds = options["start_rollback_s"]
-    return now_ms - seconds * 1000 if seconds else None
+    rollback_to_ms = now_ms - seconds * 1000 if seconds else None
+    start, is_inclusive = options["start_message_id"], options["is_start_inclusive"]
+    return StartPlace(start, is_inclusive, rollback_to_ms=rollback_to_ms)
 
 
 def _chunks(options: ConsumerOptions) -> Chunks:
