@@ -655,6 +655,60 @@ def test_dead_letters_that_are_lost_are_lost_by_the_limit_that_is_reached(exam):
     followed(exam, dead, found)
 
 
+def test_a_topic_that_its_owner_ended_refuses_what_is_published(exam):
+    topic, _ = exam.topic()
+    channel = exam.bench.channel()
+    exam.publish(topic, 1, channel)
+    exam.begins()
+    exam.bench.engine.terminate_topic(topic.name)
+    exam.meanwhile = lambda: exam.publish(topic, 1, channel)
+    waiting = connection_of(channel)
+    found = exam.found("refusing", "terminated", "topic/orders", waiting=waiting)
+    assert "takes no more messages; use another topic" in found.sentence
+    exam.meanwhile = None
+    exam.ok_again()
+
+
+def test_messages_that_are_too_large_are_refused_and_others_are_not(exam):
+    topic, subscription = exam.topic(policy=TopicPolicy(message_bytes_max=10))
+    reader, channel = exam.reader(subscription), exam.bench.channel()
+    small = exam.bench.channel()
+
+    def publishes():
+        exam.bench.publish(channel, topic, b"x" * 11)
+        exam.bench.publish(small, topic, b"x")
+        exam.bench.settle()
+        reader.ack_all()
+
+    exam.begins()
+    exam.meanwhile = publishes
+    found = exam.found("refusing", "too-large", "topic/orders", waiting=connection_of(channel))
+    assert "limit 10 (message_bytes_max)" in found.sentence
+    exam.meanwhile = None
+    exam.ok_again()
+
+
+def test_what_was_held_for_as_long_as_it_may_be_is_refused_and_that_is_told():
+    exam = Exam(hold_ms_max=3_000)
+    topic, subscription = exam.topic(policy=TopicPolicy(length_max=2, overflow=Overflow.HOLD))
+    channels = [exam.bench.channel() for _ in range(2)]
+    exam.publish(topic, 2, exam.bench.channel())
+    limit, waiting = "limit/length_max/topic/orders", connection_of(*channels)
+    exam.begins()
+    for channel in channels:
+        exam.publish(topic, 1, channel)
+    exam.found("holding", "held", limit, waiting=waiting, within_ms=1_000)
+    # Each is refused three seconds after it was held; then nobody waits any more.
+    exam.pass_ms(1_500)
+    found = exam.now("refusing", "held-too-long", limit, waiting=waiting)
+    assert "publish held for 3000 ms (flow.hold_ms_max) and refused" in found.sentence
+    assert [each.command for each in found.do] == ["penstock topics set orders --length-max 0"]
+    exam.pass_ms(1_000)
+    exam.now("refusing", "held-too-long", limit, waiting=waiting)
+    exam.reader(subscription).ack_all()
+    exam.ok_again()
+
+
 def held_disk(exam, topic):
     """A sync is under way, and comes back when it is finished."""
     exam.bench.publish(exam.bench.channel(), topic, b"a")

@@ -43,6 +43,7 @@ def taken(exam, consumer):
     ("cause", "found", "words"),
     [
         ("NOT_RECEIVED", "not-received", "has not taken 10 messages out of its receiver queue"),
+        ("QUEUE_BYTES", "queue-bytes", "its receiver queue has as many bytes as it may (4 B)"),
         ("LISTENERS", "listeners-busy", "its listener (threads: 4) took nothing"),
         ("PAUSED", "paused", "is paused by its application"),
         ("LETTERS", "letters-wait", "waits for its retry-letter or dead-letter topic"),

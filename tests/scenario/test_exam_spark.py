@@ -6,7 +6,13 @@ from kit.exam import Exam
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.spark_brake import Backpressure
-from penstock.model.queries import CommitBatchRequest, LeaseRequest, PollRequest, StageRoomRequest
+from penstock.model.queries import (
+    CommitBatchRequest,
+    LeaseRequest,
+    PollRequest,
+    ReportRequest,
+    StageRoomRequest,
+)
 from penstock.model.spark_batch import BatchProgress
 from penstock.settings.protocols import SparkSettings
 
@@ -174,6 +180,21 @@ def test_a_query_that_does_not_poll(exam):
     exam.begins()
     exam.publish(exam.orders, 20, exam.channel)
     exam.found("behind", "silent", "query/etl", name="etl", within_ms=SILENT_MS)
+    exam.drain()
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "said"),
+    [("stopped", "", "it was stopped"), ("failed", "no such column", "it failed (no such column)")],
+)
+def test_a_query_that_was_stopped_or_failed_and_is_behind_says_so(exam, state, text, said):
+    exam.drain()
+    exam.begins()
+    exam.meanwhile = lambda: exam.publish(exam.orders, 2, exam.channel)
+    report = ReportRequest(subscription="etl", progress=BatchProgress(), state=state, text=text)
+    exam.bench.engine.queries.handle(report, Asker())
+    found = exam.found("behind", state, "query/etl", name="etl")
+    assert f"messages behind: {said}." in found.sentence
     exam.drain()
 
 
