@@ -128,6 +128,30 @@ def test_an_in_flight_pool_that_is_full_names_the_disk_and_all_who_wait(small):
     held_by_the_log(small, "slow", count=4, size=50 * KIB)
 
 
+@pytest.mark.long
+def test_a_noisy_publisher_has_more_than_half_of_what_waits_for_the_disk_with_others(exam):
+    quiet = exam.channel()
+    for name in ("pictures", "notes"):
+        queue(quiet, name)
+    endpoint = exam.broker.endpoints["amqp"]
+    exam.run("penstock fault store-hold --ms 5min")
+    noisy = AmqpFlood(endpoint, exchange="", key="pictures", body=b"x" * 100 * KIB)
+    place = "{}:{}".format(*noisy._socket.getsockname())
+    with noisy:
+        publish(quiet, "notes", 5_000)
+        exam.found("holding", "slow", "log", waiting=2)
+        (found,) = [each for each in exam.page()["findings"] if each["cause"] == "noisy"]
+        assert found["severity"] == "holding"
+        assert place in found["culprit"]["name"]
+        assert found["waiters_total"] == 1
+        assert place not in found["waiters"][0]["name"]
+    exam.run("penstock fault clear")
+    exam.ok()
+    assert "noisy" not in [each["cause"] for each in exam.page()["findings"]]
+    for name in ("pictures", "notes"):
+        quiet.queue_delete(name)
+
+
 @contextlib.contextmanager
 def sending(exam, topic):
     """A producer of RocketMQ that does not try again when it is told that the store is busy."""

@@ -268,6 +268,31 @@ def pulsar_client(exam):
         client.close()
 
 
+TAKES_OVER = ("pulsar.active_consumer_failover_delay_ms=15000",)
+
+
+@pytest.mark.parametrize("exam", [TAKES_OVER], indirect=True)
+def test_a_consumer_that_is_to_take_over_first(exam):
+    with pulsar_client(exam) as client:
+        kind = pulsar.ConsumerType.Failover
+        readers = [client.subscribe("turns", "s", consumer_type=kind) for _ in range(2)]
+        producer = client.create_producer("turns")
+        for _ in range(5):
+            producer.send(b"x")
+        exam.found("behind", "inactive", "sub/turns/pulsar%2Fs")
+
+        def reads():
+            for reader in readers:
+                with contextlib.suppress(pulsar.Timeout):
+                    while True:
+                        reader.acknowledge(reader.receive(50))
+
+        eventually(lambda: (reads(), exam.answer()["severity"] == "ok")[1], 30)
+        exam.ok(reads)
+        for reader in readers:
+            reader.close()
+
+
 LATER = ("topics.delayed_in_memory_max=20", "topics.delayed_on_disk_max=0")
 
 
