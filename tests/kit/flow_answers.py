@@ -32,6 +32,7 @@ def stage(kind: str, name: str, **given: Any) -> Row:
         "undone": None,
         "query": None,
         "consumers": [],
+        "consumers_total": len(given.get("consumers", ())),
         "id": f"{kind}/{name}",
         "waits_for": None,
         "culprit_id": None,

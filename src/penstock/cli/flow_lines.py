@@ -9,7 +9,7 @@ Pure functions of the page. Not here: the screen of ``why --watch`` (``why.py``)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import unquote
@@ -243,7 +243,7 @@ def _undone_table(stages: Iterable[Page], page: Page) -> list[str]:
     return rows_as_lines(columns, shown) + _more(len(busy) - len(shown), "with undone work")
 
 
-def _consumer_table(stages: Iterable[Page]) -> list[str]:
+def _consumer_table(stages: Collection[Page]) -> list[str]:
     rows = [
         {**consumer, "subscription": stage["name"]}
         for stage in stages
@@ -259,7 +259,8 @@ def _consumer_table(stages: Iterable[Page]) -> list[str]:
         ("IT", consumer_text),
     ]
     shown = rows[:ROWS_MAX]
-    return rows_as_lines(columns, shown) + _more(len(rows) - len(shown), "consumers")
+    total = sum(stage.get("consumers_total", len(stage["consumers"])) for stage in stages)
+    return rows_as_lines(columns, shown) + _more(total - len(shown), "consumers")
 
 
 def consumer_text(row: Page) -> str:

@@ -58,7 +58,7 @@ from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName, topic_of_id
 from penstock.model.record import Record
 from penstock.model.refusal import RefusalKind
-from penstock.model.steps import Steps, finished
+from penstock.model.steps import A_QUEUE, Steps, finished
 
 EVERY_STAGE: Final = 1 << 62
 
@@ -196,7 +196,8 @@ class FlowMapper:
                     self._spare -= 1
                     name = quote(subscription.name, safe="")
                     place = {"id": f"sub/{direct.name.id_part}/{name}"}
-                    self._add(replace(subscription.view(), belongs_to=direct.name.id, **place))
+                    view = yield from subscription.view_steps()
+                    self._add(replace(view, belongs_to=direct.name.id, **place))
                     yield VIEW
                 else:
                     self._map.stages_total += 1
@@ -208,10 +209,13 @@ class FlowMapper:
         for topic in list(self._registry.topics.values()):
             for subscription in list(topic.subscriptions.values()):
                 yield BRIEF
-                if not subscription.is_noteworthy or subscription.name.startswith(PREFIX):
+                if subscription.name.startswith(PREFIX):
+                    continue
+                ready = yield from subscription.noteworthy_steps()
+                if ready is None:
                     continue
                 self._noteworthy += 1
-                weight = (subscription.was_read, subscription.counts()[0], -self._noteworthy)
+                weight = (subscription.was_read, ready, -self._noteworthy)
                 entry = (weight, topic, subscription)
                 if len(self._readers) < READERS_MAX:
                     heappush(self._readers, entry)
@@ -443,8 +447,9 @@ class FlowMapper:
                 is_shown = subscription in chosen or subscription.subscription_id in busy
                 if is_shown or self._spare > len(chosen) + len(busy):
                     self._spare -= not is_shown
-                    self._add(self._subscription(topic, subscription))
-                    yield 2 * VIEW
+                    view = yield from subscription.view_steps()
+                    self._add(self._subscription(topic, subscription, view))
+                    yield VIEW + A_QUEUE * len(topic.queues)
                 else:
                     self._map.stages_total += 1
                     yield LOOK
@@ -464,8 +469,7 @@ class FlowMapper:
             for subscription in topic.subscriptions.values()
         }
 
-    def _subscription(self, topic: Topic, subscription: Subscription) -> StageView:
-        view = subscription.view()
+    def _subscription(self, topic: Topic, subscription: Subscription, view: StageView) -> StageView:
         is_behind = view.progress is not None and view.progress.is_behind
         found = [ask(topic, subscription, is_behind) for ask in self._members_of]
         sub_id = f"sub/{topic.name.id_part}/{quote(subscription.name, safe='')}"

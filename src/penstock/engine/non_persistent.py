@@ -48,19 +48,22 @@ from penstock.engine.subscription.dispatchers import (
     other_mode,
 )
 from penstock.engine.subscription.subscription import (
+    A_CONSUMER,
     ConsumerStatistics,
     consumer_statistics,
     consumer_view,
 )
 from penstock.flow.budgets import UnsentLimit
+from penstock.flow.crowd import Crowd
 from penstock.flow.demand import Demand, Withheld
-from penstock.flow.views import StageView
+from penstock.flow.views import ConsumerView, StageView
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import ConsumerId, QueueId, SubscriptionId
 from penstock.model.names import NON_PERSISTENT, TopicName
 from penstock.model.record import Record
 from penstock.model.settlement import Settlement
+from penstock.model.steps import A_QUEUE, Steps
 from penstock.settings.flow import FlowSettings
 
 UNUSED_MS: Final = 60_000
@@ -448,22 +451,32 @@ class NonPersistentSubscription:
             ),
         )
 
-    def view(self) -> StageView:
+    def view_steps(self) -> Steps[StageView]:
         """Itself as a stage of the delivery side: it never has anything ready."""
+        consumers, crowd = list(self.consumers.values()), Crowd()
+        for each in consumers:
+            crowd.add(self._consumer_view(each))
+            yield A_CONSUMER + A_QUEUE * len(self._lanes)
+        shown = crowd.shown(
+            lambda names: (self._consumer_view(each) for each in consumers if each.label in names)
+        )
         return StageView(
             kind="subscription",
             name=f"{self._topic.name}/{self.name}",
-            consumers=tuple(
-                consumer_view(each, self._withheld(each), self._awaited_by(each))
-                for each in self.consumers.values()
-            ),
+            consumers=shown,
+            consumers_left_out=len(consumers) - len(shown),
         )
+
+    def _consumer_view(self, consumer: Consumer) -> ConsumerView:
+        return consumer_view(consumer, self._withheld(consumer), self._awaited_by(consumer))
 
     def _awaited_by(self, consumer: Consumer) -> str:
         """Who is active in its place; empty = nobody."""
         lanes = [lane for lane in self._lanes if consumer.takes_from(lane.queue_id)]
         awaited = [ConsumerId(lane.dispatcher.awaited_by(consumer)) for lane in lanes]
-        return next((self.consumers[each].label for each in awaited if each), "")
+        # It may be gone by now.
+        found = [self.consumers[each].label for each in awaited if each in self.consumers]
+        return next(iter(found), "")
 
     def _withheld(self, consumer: Consumer) -> tuple[Withheld, ...]:
         own = consumer.blocked_by()

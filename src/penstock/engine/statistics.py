@@ -16,7 +16,7 @@ from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.engine.topic import Topic, furthest_behind_steps
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
-from penstock.model.steps import Steps, finished
+from penstock.model.steps import A_QUEUE, Steps, finished
 
 
 class EngineCounters(msgspec.Struct):
@@ -123,25 +123,28 @@ def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
     return finished(topic_statistics_steps(topic, wall_ms))
 
 
-A_READER: Final = 0.5
-"""Steps that a look at one subscription is."""
+A_READER: Final = 0.3
+"""Steps that a look at one subscription is, beside its queues."""
 
 
 def topic_statistics_steps(topic: Topic, wall_ms: int) -> Steps[TopicStatistics]:
-    """In steps: it may have a thousand subscriptions."""
+    """In steps: it may have a thousand subscriptions, and a thousand queues."""
     subscriptions: list[SubscriptionStatistics] = []
     for each in list(topic.subscriptions.values()):
-        subscriptions.append(each.statistics())
+        subscriptions.append((yield from each.statistics_steps()))
         yield A_READER
+    messages_in = kept = 0
+    for queue in list(topic.queues):
+        messages_in += queue.index.next_offset
+        kept += queue.index.next_offset - queue.index.min_offset
+        yield A_QUEUE
     ready, size, age_ms = yield from furthest_behind_steps(topic, wall_ms)
     return TopicStatistics(
         name=str(topic.name),
         is_durable=topic.is_durable,
         queues=len(topic.queues),
-        messages_in=sum([queue.index.next_offset for queue in topic.queues]),
-        messages_kept=sum(
-            [queue.index.next_offset - queue.index.min_offset for queue in topic.queues]
-        ),
+        messages_in=messages_in,
+        messages_kept=kept,
         ready=ready,
         unacked=sum([each.unacked for each in subscriptions]),
         backlog_bytes=size,

@@ -28,7 +28,7 @@ from penstock.model.ids import QueueId, TopicId
 from penstock.model.names import TopicName
 from penstock.model.record import Record, neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.model.steps import Steps
+from penstock.model.steps import A_QUEUE, A_RECORD, Steps
 
 if TYPE_CHECKING:
     from penstock.engine.subscription.subscription import Subscription
@@ -618,29 +618,33 @@ def furthest_behind_steps(topic: Topic, wall_ms: int) -> Steps[tuple[int, int, i
     """Of the slowest holder: messages not given to it, log bytes from its low mark to the end.
 
     And the age of the oldest message that some holder has not settled. In steps: a topic may have a
-    thousand holders.
+    thousand holders, and a thousand queues.
     """
     ready = size = age_ms = 0
     for holder in holders(topic):
-        if not _is_done(holder, topic):
-            ready = max(ready, _ready(holder, topic))
-            size = max(size, _backlog(holder, topic))
-            age_ms = max(age_ms, _age_ms(holder, topic, wall_ms))
+        its_ready = its_size = 0
+        for queue in list(topic.queues):
+            # Most have settled all there is, most of the time.
+            if not _is_done(holder, queue):
+                its_ready += _ready_in(holder, queue)
+                its_size += _backlog_in(holder, queue)
+                age_ms = max(age_ms, wall_ms - _stored_ms(holder, queue, wall_ms))
+                yield A_RECORD
+            yield A_QUEUE
+        ready, size = max(ready, its_ready), max(size, its_size)
         yield A_HOLDER
     return ready, size, age_ms
 
 
-A_HOLDER: Final = 0.5
-"""Steps that a look at what one has not settled is."""
+A_HOLDER: Final = 0.3
+"""Steps that a look at what one has not settled is, beside its queues."""
 
 
-def _is_done(subscription: Subscription, topic: Topic) -> bool:
-    """Whether it has settled all there is: most have, most of the time."""
-    for queue in topic.queues:
-        queue_id, end = queue.queue_id, queue.index.next_offset
-        if subscription.reads(queue_id) and subscription.low_mark(queue_id) < end:
-            return False
-    return True
+def _is_done(subscription: Subscription, queue: Queue) -> bool:
+    """Whether it has settled all there is, or does not read it."""
+    if not subscription.reads(queue.queue_id):
+        return True
+    return subscription.low_mark(queue.queue_id) >= queue.index.next_offset
 
 
 def _queues(subscription: Subscription, topic: Topic) -> list[Queue]:
@@ -649,20 +653,21 @@ def _queues(subscription: Subscription, topic: Topic) -> list[Queue]:
 
 
 def _ready(subscription: Subscription, topic: Topic) -> int:
-    sees_unsynced = subscription.options.sees_unsynced
-    return sum(
-        subscription.ready(queue.queue_id)
-        + queue.index.next_offset
-        - queue.visible_end(sees_unsynced)
-        for queue in _queues(subscription, topic)
-    )
+    return sum(_ready_in(subscription, queue) for queue in _queues(subscription, topic))
+
+
+def _ready_in(subscription: Subscription, queue: Queue) -> int:
+    unseen = queue.index.next_offset - queue.visible_end(subscription.options.sees_unsynced)
+    return subscription.ready(queue.queue_id) + unseen
 
 
 def _backlog(subscription: Subscription, topic: Topic) -> int:
-    return sum(
-        queue.index.bytes_between(subscription.low_mark(queue.queue_id), queue.index.next_offset)
-        for queue in _queues(subscription, topic)
-    )
+    return sum(_backlog_in(subscription, queue) for queue in _queues(subscription, topic))
+
+
+def _backlog_in(subscription: Subscription, queue: Queue) -> int:
+    low = subscription.low_mark(queue.queue_id)
+    return queue.index.bytes_between(low, queue.index.next_offset)
 
 
 def _unsettled_bytes(subscription: Subscription, topic: Topic) -> int:
@@ -683,12 +688,14 @@ def _unsettled_bytes(subscription: Subscription, topic: Topic) -> int:
 
 
 def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
-    oldest = [
-        entries[0][3]
-        for queue in _queues(subscription, topic)
-        if (entries := queue.index.entries(subscription.low_mark(queue.queue_id), 1))
-    ]
-    return max(0, wall_ms - min(oldest)) if oldest else 0
+    stored = [_stored_ms(subscription, each, wall_ms) for each in _queues(subscription, topic)]
+    return wall_ms - min(stored, default=wall_ms)
+
+
+def _stored_ms(subscription: Subscription, queue: Queue, wall_ms: int) -> int:
+    """When the oldest message was stored that it has not settled; now, if there is none."""
+    entries = queue.index.entries(subscription.low_mark(queue.queue_id), 1)
+    return min(wall_ms, entries[0][3]) if entries else wall_ms
 
 
 def arriving_at(topic: Topic) -> tuple[int, int]:

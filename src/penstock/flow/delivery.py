@@ -619,7 +619,7 @@ def _withheld(consumers: Sequence[ConsumerView]) -> tuple[Withheld, list[Consume
 
 def _why(reason: Withheld, concerned: Sequence[ConsumerView]) -> str:
     names = [each.name for each in concerned[:NAMED_MAX]]
-    more = len(concerned) - len(names)
+    more = len(concerned) + sum([each.others for each in concerned]) - len(names)
     who = ", ".join(names) + (f" and {more} more" if more else "")
     awaited = next((each.waits_for for each in concerned if each.waits_for), "")
     return (

@@ -44,7 +44,7 @@ class StageView(msgspec.Struct, frozen=True):
     ready: int = 0
     """Subscription: messages that could be delivered now."""
     consumers: "tuple[ConsumerView, ...]" = ()
-    """Subscription: its consumers."""
+    """Subscription: its consumers; of very many the worst of each kind (``crowd.py``)."""
     query: "QueryView | None" = None
     """Query: what it says of itself."""
     refusal: str = ""
@@ -80,6 +80,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Connection: more than half of what all publish and the log does not have yet is its own."""
     others: int = 0
     """Connection: so many more wait for the same as it does, and have no view of their own."""
+    consumers_left_out: int = 0
+    """Subscription: so many more consumers have no view, each like one that has."""
     held_ms: int = 0
     """For how long it is held by now; 0 = not known, or it is not."""
 
@@ -218,6 +220,8 @@ class ConsumerView(msgspec.Struct, frozen=True):
     """It takes by itself, now and then: that it could take more says nothing."""
     says: ClientSays | None = None
     """Why it takes no more, in its client's words; None = it does, or its client does not tell."""
+    others: int = 0
+    """So many more of them are like it, and have no view of their own."""
 
     @property
     def is_at_limit(self) -> bool:

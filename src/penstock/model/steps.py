@@ -14,6 +14,11 @@ COUNTER_LOOK: Final = 0.12
 """Steps that a look at a counter is."""
 
 
+A_QUEUE: Final = 0.03
+A_RECORD: Final = 0.12
+"""Steps that a look at one queue of very many is, and one at the entry of a record in it."""
+
+
 def finished(steps: Steps[T]) -> T:
     """What comes of steps that are all made at once."""
     while True:

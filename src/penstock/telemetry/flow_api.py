@@ -83,7 +83,7 @@ def flow_page_steps(
     rows: list[bytes] = []
     for view in shown:
         rows.append(_ENCODER.encode(_stage(view, offset_ms, blamed)))
-        yield 1
+        yield 1 + CONSUMER * len(view.consumers)
     page = {
         "at_ms": clock.wall_ms(),
         "answer": _finding(answer, offset_ms, per_s),
@@ -188,6 +188,8 @@ def _named(findings: Iterable[Finding]) -> set[str]:
     return named
 
 
+CONSUMER: Final = 0.1
+"""Steps that a row of a consumer is."""
 REST: Final = 3
 RANK: Final = 0.03
 """Steps that it is to see which rank a stage has."""
@@ -278,9 +280,11 @@ def _stage(view: StageView, offset_ms: int, blamed: Collection[str]) -> dict[str
                 if consumer.last_grant_ms is None
                 else consumer.last_grant_ms + offset_ms,
                 "says": _says(consumer.says, offset_ms),
+                "others": consumer.others,
             }
             for consumer in view.consumers
         ],
+        "consumers_total": len(view.consumers) + view.consumers_left_out,
     }
 
 

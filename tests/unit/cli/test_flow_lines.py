@@ -162,6 +162,15 @@ def test_a_name_that_others_wait_for_shows_who_they_are():
     ]
 
 
+def test_consumers_without_a_row_are_counted_behind_those_that_have_one():
+    rows = [consumer(f"w{number}", unacked=5, unacked_max=5) for number in range(64)]
+    many = stage("subscription", "orders/billing", consumers=rows, consumers_total=5_000)
+    few = stage("subscription", "orders/audit", consumers=rows[:1])
+    lines = about(flow_answer([many, few]), "orders")
+    shown = sum("has to settle first" in line for line in lines)
+    assert any(f"and {5_001 - shown:,} more consumers" in line for line in lines), lines
+
+
 def test_consumers_of_a_subscription_say_what_they_do():
     slow = stage(
         "subscription",

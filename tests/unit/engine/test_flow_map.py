@@ -2,14 +2,21 @@
 
 import pytest
 
+from kit.exam import Reader
 from kit.workbench import Workbench
 from penstock.engine.broker import EDGES_AT_ONCE
 from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.engine.subscription import subscription as subscriptions
+from penstock.engine.topic import FanoutRoute, Overflow, TopicPolicy
+from penstock.flow.crowd import SHOWN_MAX
+from penstock.flow.demand import Window
 from penstock.flow.diagnosis import diagnose, findings_of
 from penstock.flow.reason import Reason
 from penstock.flow.views import COMMANDS, PUBLISHES_AFTER_CLOSE, UndoneView
+from penstock.log.index import QueueIndex
+from penstock.model.steps import A_RECORD
+from penstock.server.view import STEPS_A_PIECE
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 
@@ -269,15 +276,100 @@ def test_a_map_of_very_many_queues_is_made_in_many_small_steps(bench):
         bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
     pieces, most = looked_at(bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 30))
     assert pieces >= 10
-    assert most <= 2.0, "no step is more than one view of a subscription"
+    assert most <= 2.0, "no step is more than one view of a stage"
+
+
+def noted(monkeypatch, where, name):
+    """How often a function of a module was called, so far."""
+    calls, function = [], getattr(where, name)
+    monkeypatch.setattr(where, name, lambda *given: calls.append(name) or function(*given))
+    return calls
+
+
+def most_in_a_piece(steps, calls):
+    """Of those calls, in pieces of a page (``STEPS_A_PIECE``); and what comes of the steps."""
+    most = left = before = 0
+    while True:
+        try:
+            left -= next(steps)
+        except StopIteration as end:
+            return max(most, len(calls) - before), end.value
+        if left <= 0:
+            most, before, left = max(most, len(calls) - before), len(calls), STEPS_A_PIECE
+
+
+def with_workers(bench, count):
+    """A queue with messages enough that many consumers have one each, and more wait."""
+    topic = bench.topic("orders")
+    options = SubscriptionOptions(sees_unsynced=True)
+    subscription = bench.engine.create_subscription(topic.name, "billing", options)
+    workers = [Reader(bench, subscription, Window(1), f"w{number}") for number in range(count)]
+    for _ in range(2):
+        bench.publish(bench.channel(), topic, *[b"x"] * count)
+        bench.settle()
+    return topic, workers
+
+
+def test_very_many_consumers_of_a_queue_are_looked_at_some_in_a_piece(bench, monkeypatch):
+    with_workers(bench, 1_000)
+    bench.advance(7_000)
+    calls = noted(monkeypatch, subscriptions, "consumer_view")
+    most, found = most_in_a_piece(
+        bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 60), calls
+    )
+    assert len(calls) >= 1_000, "the judgement is about all of them"
+    assert most <= STEPS_A_PIECE / subscriptions.A_CONSUMER + 1
+    (view,) = [each for each in found.views if each.kind == "subscription"]
+    assert len(view.consumers) == SHOWN_MAX
+    assert view.consumers_left_out == 1_000 - SHOWN_MAX
+
+
+def test_one_that_never_acks_is_found_and_shown_among_hundreds(bench):
+    topic, workers = with_workers(bench, 300)
+    channel = bench.channel()
+    for _ in range(8):
+        for each in (*workers[:200], *workers[201:]):
+            each.ack()
+        bench.publish(channel, topic, *[b"x"] * 450)
+        bench.settle()
+        bench.advance(5_000)
+    found = bench.engine.flow_map(bench.clock.monotonic_ms())
+    (finding,) = findings_of(found.views)
+    assert (finding.cause, finding.culprit.name) == ("never-acks", "w200")
+    (view,) = [each for each in found.views if each.kind == "subscription"]
+    assert finding.culprit.id in {each.id for each in view.consumers}
+    assert view.consumers_left_out + len(view.consumers) == 300
+
+
+def test_a_topic_of_very_many_queues_is_looked_at_some_in_a_piece(bench, monkeypatch):
+    topic = bench.topic("wide", queues=1_000)
+    options = SubscriptionOptions(sees_unsynced=True)
+    subscription = bench.engine.create_subscription(topic.name, "s", options)
+    Reader(bench, subscription, Window(1), "w")
+    for at in range(0, 1_000, 100):
+        route = FanoutRoute(tuple(topic.queues[at : at + 100]))
+        bench.publish(bench.channel(), route, b"x")
+        bench.settle()
+    bench.advance(7_000)
+    calls = noted(monkeypatch, QueueIndex, "entries")
+    most, found = most_in_a_piece(
+        bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 60), calls
+    )
+    assert len(calls) >= 1_000
+    assert most <= STEPS_A_PIECE / A_RECORD + 1
+    (view,) = [each for each in found.views if each.kind == "subscription"]
+    assert (view.ready, view.consumers[0].unacked, view.progress.age_ms >= 7_000) == (999, 1, True)
 
 
 def test_what_goes_while_a_map_is_made_does_not_end_it(bench):
     names = []
     for number in range(20):
-        topic = bench.topic(f"t{number}")
+        topic = bench.topic(f"t{number}", queues=3)
         names.append(topic.name)
-        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+        subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+        Reader(bench, subscription, Window(1), "w")
+        bench.publish(bench.channel(), FanoutRoute(tuple(topic.queues)), b"x")
+        bench.settle()
     connections = [bench.channel().connection for _ in range(20)]
     for number, _ in enumerate(bench.engine.flow_map_steps(bench.clock.monotonic_ms(), 10)):
         if number % 3 == 0 and names:

@@ -82,6 +82,14 @@ def test_consumers_of_a_subscription_are_shown(page):
     assert "consumer c is slow" in shown["diagnosis"]["sentence"]
 
 
+def test_consumers_without_a_row_are_counted(page):
+    some = (ConsumerView("a", others=41), ConsumerView("b"))
+    view = StageView("subscription", "s", ready=3, consumers=some, consumers_left_out=41)
+    (shown,) = page(view)["stages"]
+    assert [(each["name"], each["others"]) for each in shown["consumers"]] == [("a", 41), ("b", 0)]
+    assert shown["consumers_total"] == 43
+
+
 def test_why_a_consumer_gets_nothing_is_shown_with_its_last_grant(page):
     consumer = ConsumerView("c", blocked_by=(Withheld.DRAINING,), last_grant_ms=4000)
     view = StageView("subscription", "s", ready=3, consumers=(consumer,))

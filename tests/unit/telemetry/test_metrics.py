@@ -14,9 +14,11 @@ from penstock.engine.statistics import (
     topic_statistics_steps,
 )
 from penstock.engine.subscription.subscription import SubscriptionStatistics
+from penstock.engine.topic import FanoutRoute
 from penstock.flow.fast_fail import RequestClassStatistics
+from penstock.log.index import QueueIndex
 from penstock.model.refusal import RefusalKind
-from penstock.model.steps import finished
+from penstock.model.steps import A_RECORD, finished
 from penstock.server.view import STEPS_A_PIECE
 from penstock.telemetry.metrics import LINES_STEPS, SERIES_MAX, Exposition, adapter_counters
 from penstock.telemetry.statistics import (
@@ -272,3 +274,28 @@ def test_a_topic_with_a_thousand_subscriptions_is_looked_at_in_pieces():
     assert max([*looked, *shown]) <= STEPS_A_PIECE
     assert len(looked) >= 2_000
     assert (len(found.subscriptions), found.ready) == (1_000, 1)
+
+
+def test_a_topic_with_a_thousand_queues_is_looked_at_in_pieces(monkeypatch):
+    bench = Workbench()
+    topic = bench.topic("wide", queues=1_000)
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    for at in range(0, 1_000, 100):
+        bench.publish(bench.channel(), FanoutRoute(tuple(topic.queues[at : at + 100])), b"x")
+        bench.settle()
+    looks, between = [], QueueIndex.bytes_between
+    monkeypatch.setattr(
+        QueueIndex,
+        "bytes_between",
+        lambda self, *given: looks.append(self) or between(self, *given),
+    )
+    most = before = left = 0
+    steps = topic_statistics_steps(topic, bench.clock.wall_ms())
+    for each in steps:
+        left -= each
+        if left <= 0:
+            most, before, left = max(most, len(looks) - before), len(looks), STEPS_A_PIECE
+    assert 0 < most <= STEPS_A_PIECE / A_RECORD + 1
+    found = topic_statistics(topic, bench.clock.wall_ms())
+    assert (found.ready, found.messages_in, found.messages_kept) == (1_000, 1_000, 1_000)
+    assert (found.subscriptions[0].ready, found.backlog_bytes > 0) == (1_000, True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Final, Unpack
 
 import msgspec
@@ -57,6 +57,7 @@ from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
 from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
+from penstock.flow.crowd import Crowd
 from penstock.flow.demand import UNLIMITED, Demand, Permits, Withheld
 from penstock.flow.progress import STUCK_MS, UNSETTLED_MIN, Progress
 from penstock.flow.rate import DispatchRate
@@ -66,6 +67,7 @@ from penstock.log.format import CursorState
 from penstock.model.errors import NotFound
 from penstock.model.ids import ConsumerId, QueueId, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
+from penstock.model.steps import A_QUEUE, A_RECORD, Steps, finished
 
 __all__ = ["Subscription", "SubscriptionOptions"]
 
@@ -82,6 +84,10 @@ SCAN_MESSAGES_MAX: Final = 800
 
 TIMED_OUT_MAX: Final = 200
 """Entries whose visibility ended that are dealt with in one go; the rest follow next turn."""
+
+A_CONSUMER: Final = 0.25
+A_GLANCE: Final = 0.005
+"""Steps that a view of a consumer is, and a look at what it has."""
 
 CONSUMERS_LOOKED_AT: Final = 1024
 """Consumers whose progress is looked at each second; at the others when somebody asks."""
@@ -306,24 +312,21 @@ class Subscription:
 
     def _age_ms(self) -> int:
         """Of the oldest message that waits to be delivered."""
-        # What is parked for the keys of somebody is behind the head: from the low mark on.
-        places = [
-            (each, each.head if each.has_ready else each.settled.low_mark)
-            for each in self._cursors
-            if each.ready_messages
-        ]
-        return self._oldest_ms(places)
+        stored = [_ready_since(each) for each in self._cursors if each.ready_messages]
+        return self._aged(min(stored, default=NEVER))
 
-    def _unacked_age_ms(self) -> int:
+    def _aged(self, stored_ms: float) -> int:
+        return int(max(0, self._host.clock.wall_ms() - stored_ms))
+
+    def _unacked_age_steps(self) -> Steps[int]:
         """Of the oldest message that somebody has and did not settle."""
-        held = [each for each in self._cursors if each.pending.messages]
-        return self._oldest_ms([(each, each.settled.low_mark) for each in held])
-
-    def _oldest_ms(self, places: Sequence[tuple[QueueCursor, int]]) -> int:
-        stored = [
-            entries[0][3] for cursor, at in places if (entries := cursor.index.entries(at, 1))
-        ]
-        return max(0, self._host.clock.wall_ms() - min(stored)) if stored else 0
+        stored_ms = NEVER
+        for cursor in list(self._cursors):
+            if cursor.pending.messages:
+                stored_ms = min(stored_ms, _stored_ms(cursor, cursor.settled.low_mark))
+                yield A_RECORD
+            yield A_QUEUE
+        return self._aged(stored_ms)
 
     def _note_gone(self, consumer: Consumer) -> None:
         if not consumer.is_passive:
@@ -869,17 +872,26 @@ class Subscription:
         """Log bytes from the low mark to the end."""
         return self.cursor(queue_id).backlog_bytes
 
+    def _cursors_of(self, consumer: Consumer) -> list[QueueCursor]:
+        """Those it takes from: most take from all, or from one of very many."""
+        if not consumer.queue_ids:
+            return list(self._cursors)
+        by_queue = self._by_queue
+        return [by_queue[each] for each in consumer.queue_ids if each in by_queue]
+
     def withheld_from(self, consumer: Consumer) -> tuple[Withheld, ...]:
         """Everything that keeps messages from a consumer; empty = it would get the next one."""
-        here = [
-            self._withheld_in(cursor, consumer)
-            for cursor in self._cursors
-            if consumer.takes_from(cursor.queue_id)
-        ]
-        if consumer.is_passive or None in here:
-            return consumer.blocked_by()
+        return finished(self._withheld_steps(consumer))
+
+    def _withheld_steps(self, consumer: Consumer) -> Steps[tuple[Withheld, ...]]:
+        found: dict[Withheld, None] = {}
+        for cursor in () if consumer.is_passive else self._cursors_of(consumer):
+            reason = self._withheld_in(cursor, consumer)
+            if reason is None:
+                return consumer.blocked_by()
+            found[reason] = None
+            yield A_QUEUE
         # That one of its queues is empty says nothing where another has a reason.
-        found = dict.fromkeys([each for each in here if each is not None])
         if len(found) > 1:
             found.pop(Withheld.NOTHING_READY, None)
         return (*consumer.blocked_by(), *found)
@@ -906,15 +918,28 @@ class Subscription:
         """The consumer that has to settle or to go before this one gets something; empty = none."""
         if Withheld.INACTIVE not in withheld and Withheld.DRAINING not in withheld:
             return ""
-        for cursor in self._cursors:
-            if consumer.takes_from(cursor.queue_id):
-                awaited = self.consumer_set.member(cursor.dispatcher.awaited_by(consumer))
-                if awaited is not None:
-                    return awaited.label
+        for cursor in self._cursors_of(consumer):
+            awaited = self.consumer_set.member(cursor.dispatcher.awaited_by(consumer))
+            if awaited is not None:
+                return awaited.label
         return ""
 
-    def _consumer_view(self, consumer: Consumer) -> ConsumerView:
-        withheld = self.withheld_from(consumer)
+    def _consumers_steps(self, consumers: Sequence[Consumer]) -> Steps[tuple[ConsumerView, ...]]:
+        """Views of some of them, of each kind the worst; of a few all."""
+        crowd = Crowd()
+        for each in consumers:
+            withheld = yield from self._withheld_steps(each)
+            crowd.add(self._consumer_view(each, withheld))
+            yield A_CONSUMER
+
+        def views_of(names: Set[str]) -> Iterator[ConsumerView]:
+            for each in consumers:
+                if each.label in names:
+                    yield self._consumer_view(each, self.withheld_from(each))
+
+        return crowd.shown(views_of)
+
+    def _consumer_view(self, consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerView:
         view = consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))
         now_ms, says = self._host.clock.monotonic_ms(), consumer.says
         return replace(
@@ -960,21 +985,23 @@ class Subscription:
         """Whether somebody ever read it."""
         return self.progress.read_ms is not None
 
-    @property
-    def is_noteworthy(self) -> bool:
-        """True when the diagnosis may have something to say about it."""
-        if self._settler.inflight.is_blocked or self._settler.reject_backlog:
-            return True
+    def noteworthy_steps(self) -> Steps[int | None]:
+        """Messages that are ready, if the diagnosis may have something to say about it."""
+        ready = 0
+        for cursor in list(self._cursors):
+            ready += cursor.ready_messages
+            yield A_QUEUE
+        if ready or self._settler.inflight.is_blocked or self._settler.reject_backlog:
+            return ready
         if self.progress.is_noteworthy(self._host.clock.monotonic_ms()):
-            return True
-        for cursor in self._cursors:
-            if cursor.ready_messages:
-                return True
+            return ready
         for each in self.consumer_set if len(self.consumer_set) else ():
             held = each.inflight.messages
             if held >= UNSETTLED_MIN or (held and each.is_passive):
-                return self._unacked_age_ms() >= STUCK_MS
-        return False
+                age_ms = yield from self._unacked_age_steps()
+                return ready if age_ms >= STUCK_MS else None
+            yield A_GLANCE
+        return None
 
     def available_messages(self) -> int:
         """Messages its consumers would take at once, as far as one round looks."""
@@ -1007,14 +1034,25 @@ class Subscription:
 
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
-        cursors, settler, picker = self._cursors, self._settler, self._picker
-        consumers = self.consumers
-        ready, unacked = self.counts()
+        return finished(self.statistics_steps())
+
+    def statistics_steps(self) -> Steps[SubscriptionStatistics]:
+        """The same in steps: it may read very many queues."""
+        settler, picker = self._settler, self._picker
+        ready = unacked = delayed = backlog_bytes = 0
+        for cursor in list(self._cursors):
+            ready += cursor.ready_messages
+            unacked += cursor.pending.messages
+            delayed += cursor.redelivery.delayed_messages
+            if cursor.settled.low_mark < cursor.end:
+                backlog_bytes += cursor.backlog_bytes
+                yield A_RECORD
+            yield A_QUEUE
         return SubscriptionStatistics(
             name=self.name,
             ready=ready,
             unacked=unacked,
-            delayed=sum([cursor.redelivery.delayed_messages for cursor in cursors]),
+            delayed=delayed,
             redelivered=self._pipeline.redelivered_messages,
             settled=settler.settled_messages,
             dead_letters=picker.dead_letters,
@@ -1022,24 +1060,47 @@ class Subscription:
             skipped=picker.skipped,
             unknown_settles=settler.unknown_settles,
             is_blocked=settler.inflight.is_blocked,
-            backlog_bytes=sum([cursor.backlog_bytes for cursor in cursors]),
-            consumers=len(consumers),
-            each_consumer=tuple(
-                [consumer_statistics(each, self.withheld_from(each)) for each in consumers]
-            ),
+            backlog_bytes=backlog_bytes,
+            consumers=len(self.consumers),
         )
+
+    def consumer_statistics(self) -> list[ConsumerStatistics]:
+        """Those of each consumer; there may be thousands."""
+        return [consumer_statistics(each, self.withheld_from(each)) for each in self.consumers]
 
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
-        is_blocked = self._settler.inflight.is_blocked
-        limit = self._settler.inflight.messages_max
+        return finished(self.view_steps())
+
+    def view_steps(self) -> Steps[StageView]:
+        """The same in steps: it may have thousands of consumers, and very many queues."""
         consumers = self.consumers
         # Who takes by hand now and then always could take more: that says nothing of the others.
         pushed = [consumer for consumer in consumers if not consumer.is_passive]
+        yield A_GLANCE * len(consumers)
+        shown = yield from self._consumers_steps(pushed or consumers)
+        ready = unacked = 0
+        ready_since_ms = stored_ms = NEVER
+        late: list[UndoneView] = []
+        for cursor in list(self._cursors):
+            if here := cursor.ready_messages:
+                ready += here
+                ready_since_ms = min(ready_since_ms, _ready_since(cursor))
+                yield A_RECORD
+            if here := cursor.pending.messages:
+                unacked += here
+                stored_ms = min(stored_ms, _stored_ms(cursor, cursor.settled.low_mark))
+                yield A_RECORD
+            expired = expired_backlog(cursor, self._host)
+            if expired is not None:
+                late.append(expired)
+                yield A_RECORD
+            yield A_QUEUE
+        is_blocked = self._settler.inflight.is_blocked
+        limit = self._settler.inflight.messages_max
         is_set = limit == self._host.flow.unacked_subscription_max and not self.is_owner_limited
         origin = "flow.unacked_subscription_max" if is_set else "its own limit"
         text = f"{limit} unsettled messages ({origin})"
-        ready, unacked = self.counts()
         return StageView(
             kind="subscription",
             name=self.name,
@@ -1048,31 +1109,44 @@ class Subscription:
             culprit=text if is_blocked else "",
             waits_for=f"limit/unacked_max/{self.name}" if is_blocked else "",
             ready=ready,
-            consumers=tuple([self._consumer_view(each) for each in pushed or consumers]),
-            undone=self._undone(),
+            consumers=shown,
+            consumers_left_out=len(pushed or consumers) - len(shown),
+            undone=self._undone(late),
             progress=self.progress.view(
                 self._host.clock.monotonic_ms(),
-                age_ms=self._age_ms() if ready else 0,
+                age_ms=self._aged(ready_since_ms),
                 ready=ready,
-                unacked_age_ms=self._unacked_age_ms(),
+                unacked_age_ms=self._aged(stored_ms),
                 is_read=bool(pushed),
                 behind_ms=self._host.flow.behind_ms,
                 unacked=unacked,
             ),
         )
 
-    def _undone(self) -> UndoneView | None:
+    def _undone(self, late: Sequence[UndoneView]) -> UndoneView | None:
         """Rejects and expiries that are spread over turns, as far as they are still to come."""
         backlog = self._settler.reject_backlog
         if backlog:
             age_ms = self._host.clock.monotonic_ms() - backlog.since_ms
             return UndoneView(BURIALS, backlog.count, backlog.since_ms, age_ms=age_ms)
-        found = [expired_backlog(cursor, self._host) for cursor in self._cursors]
-        late = [each for each in found if each is not None]
         if not late:
             return None
         count = sum(each.count for each in late)
         return UndoneView(EXPIRIES, count, min(each.since_ms for each in late))
+
+
+NEVER: Final = float("inf")
+
+
+def _ready_since(cursor: QueueCursor) -> float:
+    """When the oldest message was stored that waits to be delivered; ``NEVER`` without one."""
+    # What is parked for the keys of somebody is behind the head: from the low mark on.
+    return _stored_ms(cursor, cursor.head if cursor.has_ready else cursor.settled.low_mark)
+
+
+def _stored_ms(cursor: QueueCursor, offset: int) -> float:
+    entries = cursor.index.entries(offset, 1)
+    return entries[0][3] if entries else NEVER
 
 
 def _start(start: Start | int, queue: SubscribedQueue) -> int:
@@ -1278,7 +1352,6 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
     backlog_bytes: int
     """Log bytes from its low marks on."""
     consumers: int
-    each_consumer: tuple[ConsumerStatistics, ...]
 
 
 def consumer_statistics(consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerStatistics:

@@ -51,10 +51,10 @@ def test_who_waits_for_the_rate_is_told_so_until_it_goes_on(bench):
     topic = bench.topic()
     subscription = subscribe(bench, topic, rate=DispatchRate(messages=100))
     fill(bench, topic, 150)
-    assert subscription.statistics().each_consumer[0].blocked_by == (Withheld.RATE,)
+    assert subscription.consumer_statistics()[0].blocked_by == (Withheld.RATE,)
     assert subscription.available_messages() == 0
     bench.advance(1_000)
-    assert subscription.statistics().each_consumer[0].blocked_by == (Withheld.NOTHING_READY,)
+    assert subscription.consumer_statistics()[0].blocked_by == (Withheld.NOTHING_READY,)
     assert subscription.available_messages() > 0
 
 

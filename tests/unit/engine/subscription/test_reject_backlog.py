@@ -13,6 +13,7 @@ from penstock.flow.demand import Window
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.views import UndoneView
 from penstock.model.settlement import Cause
+from penstock.model.steps import finished
 
 MANY = 3 * REJECTS_PER_TURN + 7
 
@@ -153,11 +154,11 @@ def test_those_who_wait_are_shown_with_their_number_and_since_when(
     host, queue, subscription, taker
 ):
     assert subscription.view().undone is None
-    assert not subscription.is_noteworthy
+    assert finished(subscription.noteworthy_steps()) is None
     host.clock.advance(70)
     began_ms = host.clock.monotonic_ms()
     subscription.reject(1, range(MANY))
-    assert subscription.is_noteworthy
+    assert finished(subscription.noteworthy_steps()) is not None
     host.clock.advance(500)
     host.run(rounds_max=1)
     assert subscription.view().undone == UndoneView(

@@ -261,7 +261,7 @@ def test_numbers_say_who_waits_for_what(host, queue):
     host.run()
     statistics = subscription.statistics()
     assert (statistics.ready, statistics.unacked, statistics.consumers) == (4, 2, 1)
-    (consumer,) = statistics.each_consumer
+    (consumer,) = subscription.consumer_statistics()
     assert (consumer.name, consumer.demand, consumer.blocked_by) == ("slow", 0, ("demand",))
     assert diagnose([subscription.view()]).severity == "ok", "a burst, so far"
     host.clock.advance(6_000)

@@ -171,4 +171,4 @@ def test_the_time_of_the_last_grant_is_shown(host, subscription):
     at_ms = host.clock.monotonic_ms()
     host.clock.advance(50)
     assert subscription.view().consumers[0].last_grant_ms == at_ms
-    assert subscription.statistics().each_consumer[0].last_grant_ms == at_ms
+    assert subscription.consumer_statistics()[0].last_grant_ms == at_ms

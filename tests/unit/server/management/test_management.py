@@ -6,6 +6,7 @@ import pytest
 
 from kit.amqp.management_tool import ManagementTool as Tool
 from kit.amqp.peer import AmqpBench
+from penstock.flow.crowd import SHOWN_MAX
 from penstock.wire.amqp.methods.basic import Consume, ConsumeOk, Qos
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.connection import Close
@@ -415,6 +416,24 @@ def test_connections_channels_and_consumers_are_shown(bench, tool):
     assert queue["consumer_utilisation"] == 1.0
     assert queue["consumer_details"][0]["ack_required"]
     assert tool.get("/api/vhosts/%2F/channels") == tool.get("/api/channels")
+
+
+def test_of_very_many_consumers_a_queue_and_a_channel_show_some_the_active_one_first(bench, tool):
+    peer = bench.client()
+    arguments = {"x-single-active-consumer": True}
+    peer.call(1, Declare(0, "q", is_durable=True, arguments=arguments))
+    first = bench.client()
+    assert isinstance(first.call(1, Consume(0, "q", "first")), ConsumeOk)
+    for number in range(99):
+        assert isinstance(peer.call(1, Consume(0, "q", f"t{number}")), ConsumeOk)
+    queue = tool.get("/api/queues/%2F/q")
+    assert (queue["consumers"], len(queue["consumer_details"])) == (100, SHOWN_MAX)
+    assert queue["consumer_details"][0]["consumer_tag"] == "first"
+    assert queue["single_active_consumer_tag"] == "first"
+    name = queue["consumer_details"][1]["channel_details"]["name"]
+    channel = tool.get(f"/api/channels/{quote(name, safe='')}")
+    assert (channel["consumer_count"], len(channel["consumer_details"])) == (99, SHOWN_MAX)
+    assert len(tool.get("/api/consumers/%2F")) == 100
 
 
 def test_flow_is_shown_for_every_stage_it_reached(bench, tool):

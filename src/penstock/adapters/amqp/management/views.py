@@ -1,7 +1,9 @@
 """Objects of the AMQP broker as JSON, in RabbitMQ's field names.
 
 Every view is made of what the objects say at this moment; nothing is kept for it but the samples
-that rates are made of. What the broker does not have is left out, not invented.
+that rates are made of. What the broker does not have is left out, not invented. A queue and a
+channel in detail have the first ``SHOWN_MAX`` of their consumers; ``consumers`` and
+``consumer_count`` count all, and ``/api/consumers`` lists them.
 
 Not here: HTTP (``server/management``), counting (``statistics.py``).
 """
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -31,6 +34,7 @@ from penstock.adapters.amqp.management.statistics import (
 )
 from penstock.adapters.amqp.topology.matching import Binding, to_queue
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
+from penstock.flow.crowd import SHOWN_MAX
 from penstock.wire.amqp.properties import Properties
 from penstock.wire.amqp.table import Timestamp
 
@@ -130,7 +134,8 @@ def channel_view(channel: AmqpChannel, *, is_detailed: bool = False) -> dict[str
         ),
     }
     if is_detailed:
-        view["consumer_details"] = [consumer_view(each) for each in consuming.by_tag.values()]
+        shown = islice(consuming.by_tag.values(), SHOWN_MAX)
+        view["consumer_details"] = [consumer_view(each) for each in shown]
         # Which exchange and which queue: RabbitMQ shows none either, with basic rates.
         view["publishes"] = view["deliveries"] = []
     return view
@@ -261,7 +266,7 @@ def queue_view(
         "message_stats": rates.details(key, statistics, ("publish", *DELIVERY_COUNTERS)),
     }
     if is_detailed:
-        consumers = consumers_of(broker, queue)
+        consumers = [consumer_view(each) for each in consumers_of(queue)[:SHOWN_MAX]]
         view["consumer_details"] = consumers
         view["incoming"] = view["deliveries"] = []
         for each in consumers:
@@ -272,15 +277,13 @@ def queue_view(
     return view
 
 
-def consumers_of(broker: AmqpBroker, queue: AmqpQueue) -> list[dict[str, Any]]:
-    """The consumers of a queue, on whatever connection."""
-    return [
-        consumer_view(entry)
-        for connection in broker.connections.values()
-        for channel in connection.channels.values()
-        for entry in channel.consumers.by_tag.values()
-        if entry.queue is queue
-    ]
+def consumers_of(queue: AmqpQueue) -> list[BasicConsumer]:
+    """The consumers of a queue, on whatever connection; who is active before who stands by."""
+    subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
+    members = () if subscription is None else subscription.consumers
+    # Who only asks (basic.get) has no tag, and is passive.
+    found = [cast("BasicConsumer", each.outlet) for each in members if not each.is_passive]
+    return sorted(found, key=lambda each: not each.is_active)
 
 
 def binding_view(vhost: VirtualHost, binding: Binding) -> dict[str, Any]:
