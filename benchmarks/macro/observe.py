@@ -6,14 +6,18 @@ A broker of this tree runs in a process of its own, on asyncio's plain loop, who
 timed by the CPU of its thread: the machine's other work does not count. The largest one is the
 *largest piece*: nothing else of the broker happens meanwhile. For each case: what an idle broker
 uses and its largest piece; then every page three times,
-and of these the one with the largest piece.
+and of these the one with the largest piece; then what the case ends with.
 
 ==============  ====================================================================================
 queues          10,000 queues of AMQP, hence 10,000 subscriptions, all empty, nobody connected
 ready           the same with a message in each that nobody consumes: each has something to tell
 subscriptions   10 topics of Pulsar with 1,000 subscriptions each and a message that none has read
 connections     5,000 connections with a channel each that do nothing
-held            the same with a publish each that an alarm holds
+held            the same with a publish each that an alarm holds; at last the alarm ends
+consumers       5,000 consumers of one queue, on as many connections, with a message each and more
+                that wait: none of them acks
+wide            10 topics of Pulsar with 1,000 partitions each (queues of ours), a subscription of
+                each that nobody reads, and a message in every one
 ==============  ====================================================================================
 """
 
@@ -41,9 +45,12 @@ TOPICS = 10
 SUBSCRIPTIONS = 1_000
 """Of each topic."""
 CONNECTIONS = 5_000
+PARTITIONS = 1_000
+"""Of each topic of ``wide``."""
 IDLE_S = 20.0
 SETTLE_S = 40.0
 """Until what is new has been sampled as moving, and as standing still."""
+ALARM_S = 5.0
 PAUSE_S = 3.0
 """Before each page: what is kept of the one before is old by then."""
 START_S_MAX = 60.0
@@ -231,12 +238,15 @@ def with_ready(child, stack):
         peer.sendall(publish(f"q{number:05d}"))
 
 
+PULSAR = "pulsar_http"
+
+
 def with_subscriptions(child, _stack):
     for number in range(TOPICS):
         topic = f"persistent/public/default/t{number}"
         for each in range(SUBSCRIPTIONS):
             path = f"/admin/v2/{topic}/subscription/s{each:04d}"
-            child.get(path, method="PUT", body=b'"earliest"', listener="pulsar_http")
+            child.get(path, method="PUT", body=b'"earliest"', listener=PULSAR)
     with Client(f"pulsar://{child.endpoints['pulsar']}") as client:
         for number in range(TOPICS):
             with client.create_producer(f"t{number}") as producer:
@@ -256,13 +266,56 @@ def with_held(child, stack):
         peer.sendall(publish("q00000"))
 
 
+def with_consumers(child, stack):
+    peers = with_connections(child, stack)
+    for number, peer in enumerate(peers):
+        tag = short(f"worker-{number}")
+        peer.sendall(
+            method(1, 60, 10, struct.pack(">LHB", 0, 1, 0))
+            + method(1, 60, 20, struct.pack(">H", 0) + short("q00000") + tag + bytes(5))
+        )
+    for _ in range(2 * CONNECTIONS):
+        peers[0].sendall(publish("q00000"))
+
+
+def with_wide_topics(child, _stack):
+    for number in range(TOPICS):
+        topic = f"/admin/v2/persistent/public/default/t{number}"
+        child.get(f"{topic}/partitions", method="PUT", body=b"%d" % PARTITIONS, listener=PULSAR)
+        path = f"{topic}/subscription/reader"
+        child.get(path, method="PUT", body=b'"earliest"', listener=PULSAR)
+    with Client(f"pulsar://{child.endpoints['pulsar']}") as client:
+        for number in range(TOPICS):
+            for partition in range(PARTITIONS):
+                with client.create_producer(f"t{number}-partition-{partition}") as producer:
+                    producer.send(b"x")
+
+
 CASES = {
     "queues": with_queues,
     "ready": with_ready,
     "subscriptions": with_subscriptions,
     "connections": with_connections,
     "held": with_held,
+    "consumers": with_consumers,
+    "wide": with_wide_topics,
 }
+
+
+def end_of_alarm(child):
+    """All that were held are stored, and a second later told of in the log and as events."""
+    child.report()
+    child.get("/api/flow/limits", method="PUT", body=json.dumps({"memory": "0.9"}).encode())
+    time.sleep(ALARM_S)
+    return {"the alarm ends": child.report()}
+
+
+def page_of_queue(child):
+    return {"one queue": page_figures(child, "/api/queues/%2F/q00000", with_password=True)}
+
+
+ENDS = {"held": end_of_alarm, "consumers": page_of_queue}
+"""Case -> what is measured after the pages."""
 
 
 def page_figures(child, path, with_password):
@@ -299,6 +352,9 @@ def measured(name, idle_s):
             except OSError as problem:
                 found[path] = {"failed": str(problem)}
             say(name, path, found[path])
+        for what, figures in (ENDS[name](child) if name in ENDS else {}).items():
+            found[what] = figures
+            say(name, what, figures)
     return found
 
 
