@@ -162,8 +162,8 @@ class FlowMapper:
         self._most: str | None = None
         # Held connections beyond those, by what they wait for.
         self._groups: dict[tuple[Reason, str], StageView] = {}
-        # Connections by id, as soon as somebody wants to know the name of one.
-        self._names: dict[str, str] | None = None
+        # Names of connections by id: readers tell theirs.
+        self._names: dict[str, str] = {}
         # Subscriptions of which something is to be said, the least important one first.
         self._readers: list[tuple[tuple[bool, int, int], Topic, Subscription]] = []
         self._noteworthy = 0
@@ -231,6 +231,7 @@ class FlowMapper:
         is_alarmed = chain.alarms.is_raised
         is_quiet = not chain.journal.open
         for connection in self._busiest_first():
+            self._names[connection.stage.id] = connection.name
             channels = list(connection.channels.values())
             if (is_quiet or not _is_held(connection)) and connection.undone is None:
                 if spare <= 0 and connection.connection_id not in busy:
@@ -488,8 +489,6 @@ class FlowMapper:
         """The same with the name of its connection: of that its owner has heard."""
         if not consumer.connection:
             return consumer
-        if self._names is None:
-            self._names = {each.stage.id: each.name for each in self._connections}
         return replace(consumer, connection_name=self._names.get(consumer.connection, ""))
 
     def _add_troubles(self) -> Iterator[float]:

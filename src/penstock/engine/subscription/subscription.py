@@ -937,7 +937,9 @@ class Subscription:
                 if each.label in names:
                     yield self._consumer_view(each, self.withheld_from(each))
 
-        return crowd.shown(views_of)
+        shown = crowd.shown(views_of)
+        yield A_GLANCE * len(consumers)
+        return shown
 
     def _consumer_view(self, consumer: Consumer, withheld: tuple[Withheld, ...]) -> ConsumerView:
         view = consumer_view(consumer, withheld, self._awaited_by(consumer, withheld))

@@ -266,7 +266,7 @@ def queue_view(
         "message_stats": rates.details(key, statistics, ("publish", *DELIVERY_COUNTERS)),
     }
     if is_detailed:
-        consumers = [consumer_view(each) for each in consumers_of(queue)[:SHOWN_MAX]]
+        consumers = [consumer_view(each) for each in consumers_of(queue)]
         view["consumer_details"] = consumers
         view["incoming"] = view["deliveries"] = []
         for each in consumers:
@@ -278,12 +278,15 @@ def queue_view(
 
 
 def consumers_of(queue: AmqpQueue) -> list[BasicConsumer]:
-    """The consumers of a queue, on whatever connection; who is active before who stands by."""
+    """Some consumers of a queue, of any connection; if others stand by, the active one first."""
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     members = () if subscription is None else subscription.consumers
     # Who only asks (basic.get) has no tag, and is passive.
-    found = [cast("BasicConsumer", each.outlet) for each in members if not each.is_passive]
-    return sorted(found, key=lambda each: not each.is_active)
+    found = [each.outlet for each in members if not each.is_passive]
+    entries = cast("list[BasicConsumer]", found)
+    if queue.arguments.get("x-single-active-consumer"):
+        entries.sort(key=lambda each: not each.is_active)
+    return entries[:SHOWN_MAX]
 
 
 def binding_view(vhost: VirtualHost, binding: Binding) -> dict[str, Any]:
