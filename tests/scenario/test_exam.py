@@ -107,12 +107,15 @@ def with_long_jobs(exam, readers, topic=None, *, seconds=40, published=1):
     return works
 
 
-def test_jobs_of_forty_seconds_are_no_fault_once_it_is_known_that_they_take_so_long(exam):
+@pytest.mark.parametrize(("workers", "waiting", "known_s"), [(4, 2, 80), (1, 1, 121)])
+def test_jobs_of_forty_seconds_are_no_fault_once_it_is_known_that_they_take_so_long(
+    exam, workers, waiting, known_s
+):
     topic, subscription = exam.topic()
-    readers = [exam.reader(subscription, Window(1), f"w{number}") for number in range(4)]
-    exam.publish(topic, 6)
+    readers = [exam.reader(subscription, Window(1), f"w{number}") for number in range(workers)]
+    exam.publish(topic, workers + waiting)
     works = with_long_jobs(exam, readers, topic)
-    for _ in range(80):
+    for _ in range(known_s):
         works()
     for _ in range(240):
         exam.ok()

@@ -33,6 +33,9 @@ STILL_PAUSES: Final = 2
 COMPARED_PAUSES: Final = 3
 """So many of them are the window then in which there have to be fewer, or older ones."""
 
+FREED_MS: Final = 50
+"""Who gets the next message so soon after it settled one had one waiting."""
+
 GROWTH_PART: Final = 10
 """A head gets older that is older by a tenth of the window; less is an accident."""
 
@@ -88,6 +91,8 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     """Of the oldest message it has not been given."""
     ready: int
     unacked: int = 0
+    is_freed: bool = False
+    """It moved because something was settled just then: a message had waited for that."""
 
 
 class ProgressView(msgspec.Struct, frozen=True):
@@ -181,7 +186,8 @@ class Progress:
             self._behind_since_ms = now_ms - (age_ms - behind_ms)
         if self._points is None:
             self._points = deque(maxlen=POINTS_MAX)
-        self._points.append(Point(now_ms, age_ms, ready, unacked))
+        is_freed = now_ms - self.settled_ms <= FREED_MS
+        self._points.append(Point(now_ms, age_ms, ready, unacked, is_freed))
 
     def settled(self, now_ms: int) -> None:
         self.settled_ms = now_ms
@@ -293,7 +299,9 @@ def _usual_pause_ms(points: Sequence[Point]) -> int:
     What was so once was an accident: it counts what was so twice.
     """
     pairs = itertools.pairwise(points)
-    pauses = sorted([after.at_ms - before.at_ms for before, after in pairs if before.ready])
+    pauses = sorted(
+        [after.at_ms - before.at_ms for before, after in pairs if before.ready or after.is_freed]
+    )
     return pauses[-2] if len(pauses) > 1 else 0
 
 
