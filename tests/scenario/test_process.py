@@ -14,7 +14,8 @@ import pytest
 
 READY_SECONDS_MAX = 30
 UP = (sys.executable, "-m", "penstock", "up")
-FREE_PORTS = ("--http", "0", "--amqp", "0", "--rocketmq", "0", "--rocketmq-broker", "0")
+LISTENERS = ("http", "amqp", "pulsar", "rocketmq", "rocketmq-broker")
+FREE_PORTS = tuple(word for name in LISTENERS for word in (f"--{name}", "0"))
 """Tests run beside each other."""
 LINE = (sys.executable, "-m", "kit.line_broker")
 """The same process with one protocol more."""
