@@ -29,7 +29,7 @@ ASSUMED_BYTES: Final = 16 << 30
 """What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
 
 
-GATES_AT_ONCE: Final = 50
+GATES_AT_ONCE: Final = 40
 """Gates looked at in one go when an alarm is raised or over: with thousands of connections each of
 which is told of it that would take tens of milliseconds."""
 

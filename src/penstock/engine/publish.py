@@ -79,7 +79,7 @@ DRAINING_CHANNELS_MAX: Final = 1000
 Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
-WOKEN_AT_ONCE: Final = 50
+WOKEN_AT_ONCE: Final = 40
 """Channels that one turn wakes when an alarm is over, or tells that another one holds them: with
 thousands it would last a tenth of a second. Each is 6 us here, and five times as much with what its
 adapter then reads, stores and answers."""
