@@ -291,7 +291,11 @@ class QueueIndex:
             self._files.trim(self.min_offset)
 
     def drop(self) -> None:
-        """The queue is deleted: every file goes."""
+        """The queue is deleted: every file goes.
+
+        Nothing is in it any more for whoever looks on, as a page does that is made in pieces.
+        """
+        self.min_offset = self.next_offset
         self._files.drop()
 
     # State (catalog row and recovery)

@@ -221,6 +221,19 @@ def test_trimming_removes_whole_files_and_a_dropped_queue_leaves_none():
     assert storage.list("index") == []
 
 
+def test_who_still_looks_at_a_dropped_queue_finds_nothing_in_it():
+    index, files = new_index()
+    for _ in range(30):
+        put(index, entry(index))
+    index.plan_flush()
+    files.run_all()
+    assert index.bytes_between(3, 30) == 27 * 64
+    index.drop()
+    snapshot(files)
+    assert index.entries(3, 1) == []
+    assert index.bytes_between(3, 30) == 0
+
+
 def test_offsets_handed_out_before_are_not_handed_out_again(index):
     put(index, entry(index))
     index.lift(10)
