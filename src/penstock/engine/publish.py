@@ -80,9 +80,9 @@ Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
 WOKEN_AT_ONCE: Final = 40
-"""Channels that one turn wakes when an alarm is over, or tells that another one holds them: with
-thousands it would last a tenth of a second. Each is 6 us here, and five times as much with what its
-adapter then reads, stores and answers."""
+"""Channels that one turn wakes when an alarm is over, or refuses when they waited as long as they
+may, or tells that another alarm holds them: with thousands it would last a tenth of a second. Each
+is 6 us here, and five times as much with what its adapter then reads, stores and answers."""
 
 BUSY_STEPS_MIN = 100
 """Steps of one channel in one turn from which on it counts whom it waits for then."""
@@ -262,7 +262,7 @@ class PublishPipeline:
         self._rest_ends.disarm(channel)
 
     def _look_at_rested(self, alarm: Hold | None) -> None:
-        """Those that waited as long as they may; and some of those whose alarm is over.
+        """Some of those that waited as long as they may, and of those whose alarm is over.
 
         These are woken in the order in which they rest, or keep their place if another alarm holds
         them. That the figure of theirs changed is nothing to them: what is refused is told the
@@ -272,7 +272,8 @@ class PublishPipeline:
         if reason is not self._rest_reason:
             self._rest_reason, self._is_waking = reason, True
         if alarm is not None:
-            for channel in self._rest_ends.take_due(self.chain.clock.monotonic_ms()):
+            now_ms = self.chain.clock.monotonic_ms()
+            for channel in self._rest_ends.take_due(now_ms, WOKEN_AT_ONCE):
                 self._wake(channel)
         if not self._is_waking:
             return

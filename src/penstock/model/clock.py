@@ -159,11 +159,14 @@ class Deadlines(Generic[KeyT]):
         self._armed.clear()
         self.heap.clear()
 
-    def take_due(self, now_ms: int) -> list[KeyT]:
-        """Those whose moment has come, each once and the earliest first; they are armed no more."""
+    def take_due(self, now_ms: int, count_max: int | None = None) -> list[KeyT]:
+        """Those whose moment has come, each once and the earliest first; they are armed no more.
+
+        Of more than ``count_max`` the others stay, and are due still.
+        """
         due: list[KeyT] = []
         heap = self.heap
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and len(due) != count_max:
             at_ms, _, key = heappop(heap)
             if self._armed.get(key) == at_ms:
                 del self._armed[key]
