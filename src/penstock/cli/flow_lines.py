@@ -259,7 +259,7 @@ def _consumer_table(stages: Collection[Page]) -> list[str]:
         ("IT", consumer_text),
     ]
     shown = rows[:ROWS_MAX]
-    total = sum(stage.get("consumers_total", len(stage["consumers"])) for stage in stages)
+    total = sum(stage["consumers_total"] for stage in stages)
     return rows_as_lines(columns, shown) + _more(total - len(shown), "consumers")
 
 
@@ -520,10 +520,14 @@ def _unknown(page: Page, contains: str) -> NotFound:
     stages, left_out = page["stages"], page["stages_left_out"]
     names = {str(each["name"]) for each in stages}
     nearest = get_close_matches(contains, names, n=1)
-    beyond = f", and {left_out:,} that run are not listed" if left_out else ""
+    consumers_left_out = sum(each["consumers_total"] - len(each["consumers"]) for each in stages)
+    unlisted = [f"{left_out:,} stages that run"] if left_out else []
+    unlisted += [f"{consumers_left_out:,} consumers"] if consumers_left_out else []
+    beyond = f", and {' and '.join(unlisted)} are not listed" if unlisted else ""
+    what = "no connection, queue, subscription or consumer"
     hint = f"`penstock why {nearest[0]!r}`, or `penstock why`" if nearest else "`penstock why`"
     return NotFound(
-        f"no connection, queue, subscription or consumer has {contains!r} in its name; "
+        f"{'nothing that is listed' if unlisted else what} has {contains!r} in its name; "
         f"{len(stages):,} stages were looked at{beyond}; "
         f"try {hint} for all that is held"
     )

@@ -177,6 +177,23 @@ def test_an_unknown_name_is_told_in_three_parts():
     with pytest.raises(NotFound) as error:
         narrowed(page, "cald")
     what, why, following = str(error.value).split("; ")
-    assert what == "no connection, queue, subscription or consumer has 'cald' in its name"
-    assert why == "5 stages were looked at, and 1,200 that run are not listed"
+    assert what == "nothing that is listed has 'cald' in its name"
+    assert why == "5 stages were looked at, and 1,200 stages that run are not listed"
     assert following.startswith("try `penstock why 'cold'`")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "what", "looked"),
+    [
+        (0, "no connection, queue, subscription or consumer has", "were looked at"),
+        (4936, "nothing that is listed has", "were looked at, and 4,936 consumers are not listed"),
+    ],
+)
+def test_a_consumer_without_a_row_is_not_said_to_be_none(left_out, what, looked):
+    shown = [consumer(f"w{number}") for number in range(64)]
+    crowd = stage("subscription", "orders/s", consumers=shown, consumers_total=64 + left_out)
+    with pytest.raises(NotFound) as error:
+        narrowed(flow_answer([crowd, stage("log", "log")]), "w4000")
+    said, why, _ = str(error.value).split("; ")
+    assert said == f"{what} 'w4000' in its name"
+    assert why == f"2 stages {looked}"
