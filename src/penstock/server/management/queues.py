@@ -33,6 +33,7 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.matching import to_queue
 from penstock.adapters.amqp.users import check_claims
 from penstock.model.refusal import Refusal, RefusalKind
+from penstock.model.steps import A_QUEUE
 from penstock.server.management.request import (
     ANY,
     DURABLE_SECONDS_MAX,
@@ -105,7 +106,12 @@ class PublishRequest(msgspec.Struct):
 async def queues(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
     vhosts = list(api.broker.vhosts.values()) if vhost_name is None else [api.vhost(vhost_name)]
     found = await listed(each for vhost in vhosts for each in vhost.queues)
-    return await paged(request, found, partial(queue_view, api.broker))
+    return await paged(request, found, partial(queue_view, api.broker), _weight)
+
+
+def _weight(queue: AmqpQueue) -> float:
+    """A topic of another protocol may have a thousand queues, which are all looked at."""
+    return 1 + A_QUEUE * len(queue.topic.queues)
 
 
 async def queue(

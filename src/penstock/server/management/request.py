@@ -41,7 +41,7 @@ REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 PAGE_MAX: Final = 500
 VIEWS_AT_A_TIME: Final = 15
-"""Rows made in one go; then others have their turn."""
+"""Rows made in one go, unless they weigh more than one; then others have their turn."""
 LISTED_AT_A_TIME: Final = 300
 """Objects that are only listed in one go."""
 QUEUES_AT_A_TIME: Final = 100
@@ -246,19 +246,23 @@ def _is_local(host: str) -> bool:
 
 
 async def paged(
-    request: ApiRequest, items: Iterable[T], view: Callable[[T], dict[str, Any]]
+    request: ApiRequest,
+    items: Iterable[T],
+    view: Callable[[T], dict[str, Any]],
+    weight: Callable[[T], float] = lambda _: 1,
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """Views of all items, or one page of them when the request says which.
 
     Nothing is shown that was not asked for: without a wish for order only the items of the page are
-    looked at, and a long list lets the broker take turns in between.
+    looked at, and a long list lets the broker take turns in between. ``weight``: as how many usual
+    views one counts there.
     """
     query = request.query
     is_whole = "page" not in query or bool(query.get("name") or query.get("sort"))
     found = list(items)
     page, size = _number(request, "page", 1), min(PAGE_MAX, _number(request, "page_size", 100))
     part = slice((page - 1) * size, page * size)
-    rows = await _rows(found if is_whole else found[part], view)
+    rows = await _rows(found if is_whole else found[part], view, weight)
     total = filtered = len(found)
     if is_whole:
         rows = await _filtered(request, rows)
@@ -289,12 +293,17 @@ async def listed(items: Iterable[T]) -> list[T]:
     return found
 
 
-async def _rows(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dict[str, Any]]:
+async def _rows(
+    items: list[T], view: Callable[[T], dict[str, Any]], weight: Callable[[T], float]
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for at in range(0, len(items), VIEWS_AT_A_TIME):
-        if at:
+    left: float = VIEWS_AT_A_TIME
+    for item in items:
+        if left <= 0:
             await asyncio.sleep(0)
-        rows += [view(item) for item in items[at : at + VIEWS_AT_A_TIME]]
+            left = VIEWS_AT_A_TIME
+        rows.append(view(item))
+        left -= weight(item)
     return rows
 
 

@@ -1,5 +1,6 @@
 """The management API, called as ASGI over an engine in the test's hands."""
 
+import asyncio
 from urllib.parse import quote
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kit.amqp.management_tool import ManagementTool as Tool
 from kit.amqp.peer import AmqpBench
 from penstock.flow.crowd import SHOWN_MAX
+from penstock.server.management import queues, request
 from penstock.wire.amqp.methods.basic import Consume, ConsumeOk, Qos
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.connection import Close
@@ -18,6 +20,24 @@ PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 def put(tool, path, body=None):
     assert tool("PUT", path, body or {})[0] == 201
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Queues of each topic whose view was made, in pieces between which others have their turn."""
+    made, view, rest = [[]], queues.queue_view, asyncio.sleep
+
+    def looked_at(broker, queue):
+        made[-1].append(len(queue.topic.queues))
+        return view(broker, queue)
+
+    def rested(seconds):
+        made.append([])
+        return rest(seconds)
+
+    monkeypatch.setattr(queues, "queue_view", looked_at)
+    monkeypatch.setattr(request.asyncio, "sleep", rested)
+    return made
 
 
 # Who may ask.
@@ -434,6 +454,16 @@ def test_of_very_many_consumers_a_queue_and_a_channel_show_some_the_active_one_f
     channel = tool.get(f"/api/channels/{quote(name, safe='')}")
     assert (channel["consumer_count"], len(channel["consumer_details"])) == (99, SHOWN_MAX)
     assert len(tool.get("/api/consumers/%2F")) == 100
+
+
+def test_a_list_of_queues_is_made_in_pieces_and_wide_topics_count_for_many(bench, tool, pieces):
+    for number in range(40):
+        bench.topic(f"a{number:02}")
+    for number in range(6):
+        bench.topic(f"wide{number}", queues=500)
+    assert len(tool.get("/api/queues")) == 46
+    assert [len(each) for each in pieces] == [15, 15, 11, 1, 1, 1, 1, 1]
+    assert tool.get("/api/queues/%2F")[-1]["name"] == "wide5"
 
 
 def test_flow_is_shown_for_every_stage_it_reached(bench, tool):
