@@ -60,8 +60,9 @@ PULSAR_OPTIONS: Final[dict[str, tuple[str, type]]] = {
 }
 """Of Pulsar's classes: what makes one, and the options that takes."""
 PULSAR_INNER: Final = frozenset((
-    "active_changed", "bury", "fill", "inbox_for", "is_closed_before_producers", "open", "parts",
-    "place", "position", "refresh", "shut", "take", "to_wire",
+    "active_changed", "bury", "end_callbacks", "end_listeners", "fill", "inbox_for",
+    "is_closed_before_producers", "open", "parts", "place", "position", "refresh", "shut", "take",
+    "to_wire",
 ))  # fmt: skip
 """What the parts of the client ask of each other, on its own thread."""
 
@@ -160,7 +161,11 @@ def _range(each: Described) -> str:
 
 
 def _methods(kind: type, hidden: frozenset[str] = frozenset()) -> list[str]:
-    rows = [f"| `{name}` | {summary} |" for name, summary in _summaries(kind) if name not in hidden]
+    rows = [
+        f"| `{name}` | {summary} |"
+        for name, summary in _summaries(kind)
+        if name.partition("`")[0] not in hidden
+    ]
     return ["| method | what it does |", "|---|---|", *rows, ""] if rows else []
 
 

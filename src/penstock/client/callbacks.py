@@ -116,6 +116,14 @@ class CallbackThread(Generic[Ended]):
         if thread is not None and not self.is_current:
             thread.join(timeout_ms / 1000)
 
+    async def stop_async(self, timeout_ms: int) -> None:
+        """The same for any event loop."""
+        if self.is_current:
+            # On another thread nobody would see that it is a callback that would wait for itself.
+            self.stop(timeout_ms)
+        else:
+            await asyncio.to_thread(self.stop, timeout_ms)
+
     def _hand_over(self) -> None:
         ended, self._ended = self._ended, []
         with self._lock:

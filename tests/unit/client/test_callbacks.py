@@ -1,5 +1,6 @@
 """Who sent hears the end: a thread that waits; lists of callbacks in order, on their own thread."""
 
+import asyncio
 import threading
 
 import pytest
@@ -68,12 +69,16 @@ def test_it_is_started_once(turn):
     assert not first.is_alive()
 
 
-def test_a_callback_may_stop_its_own_thread(turn):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callback_may_stop_its_own_thread(turn, is_async):
     was_current = []
 
     def stop(ended):
+        if is_async:
+            asyncio.run(thread.stop_async(60_000))
+        else:
+            thread.stop(60_000)
         was_current.append(thread.is_current)
-        thread.stop(5000)
 
     thread = CallbackThread("g", stop, turn.calls.append)
     thread.start()

@@ -118,7 +118,7 @@ class Producer(StartStop):
         running = self._running
         if running is not None:
             await running.thread.on(self._stop())
-            await asyncio.to_thread(running.callbacks.stop, self._options["stop_timeout_ms"])
+            await running.callbacks.stop_async(self._options["stop_timeout_ms"])
 
     # --- one message --------------------------------------------------------------------------
 

@@ -336,11 +336,15 @@ class Producer:
         if self._thread.is_orphan:
             return
         await self._thread.on(self.shut())
-        await asyncio.to_thread(self.end_callbacks)
+        await self.end_callbacks_async()
 
     def end_callbacks(self) -> None:
         """When it was shut: return when they have run; not on the client's thread."""
         self._callbacks.stop(self._cluster.options["operation_timeout_ms"])
+
+    async def end_callbacks_async(self) -> None:
+        """The same for any event loop."""
+        await self._callbacks.stop_async(self._cluster.options["operation_timeout_ms"])
 
     def __enter__(self) -> Producer:
         return self
