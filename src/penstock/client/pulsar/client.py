@@ -6,7 +6,6 @@ sent), then producers (what was sent is flushed), then the connections.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Final, Protocol, Unpack
 from penstock.client.loop import MachineClock, awaitable, blocking, client_loop
 from penstock.client.options import resolve
 from penstock.client.pulsar.connection import Connect, connect_tcp
-from penstock.client.pulsar.consumer.consumer import Consumer, topics_of
+from penstock.client.pulsar.consumer.consumer import Consumer, ListenerThread, topics_of
 from penstock.client.pulsar.consumer.redelivery import retry_letter_topic
 from penstock.client.pulsar.errors import InvalidUse, StateError, WouldBlock
 from penstock.client.pulsar.lookup import Cluster
@@ -218,18 +217,25 @@ class Client:
     def close(self) -> None:
         """Close everything this client made, then its connections; again does nothing.
 
-        Callbacks of sends are waited for.
+        Listeners at work are waited for, and may ack and send; one that calls this waits for none.
+        So are callbacks of sends.
         In the child of a fork it does nothing either: all of it is the parent's.
         """
         if not self._thread.is_orphan:
+            ListenerThread.join_all(self._thread.run(self._end_listeners()))
             for producer in self._thread.run(self._close()):
                 producer.end_callbacks()
 
     async def close_async(self) -> None:
-        """The same for any event loop."""
+        """The same for any event loop, without waiting for listeners."""
         if not self._thread.is_orphan:
             for producer in await self._thread.on(self._close()):
-                await asyncio.to_thread(producer.end_callbacks)
+                await producer.end_callbacks_async()
+
+    async def _end_listeners(self) -> list[ListenerThread]:
+        """Of all consumers, before the first is closed: what they ack and send has its way out."""
+        consumers = [each for each in self._open.values() if isinstance(each, Consumer)]
+        return [thread for each in consumers for thread in await each.end_listeners()]
 
     async def _close(self) -> list[Producer]:
         """Producers that were closed, of which callbacks may still run."""

@@ -6,8 +6,18 @@ import threading
 import pytest
 
 from kit.client.pulsar_consumer import TYPES, scene, until
-from penstock.client.pulsar import AccessMode, Client, InvalidUse, MessageId, StateError, TimedOut
+from penstock.client.pulsar import (
+    AccessMode,
+    Client,
+    InvalidUse,
+    MessageId,
+    StateError,
+    SubscriptionType,
+    TimedOut,
+)
 from penstock.wire.pulsar import protocol_pb2 as pb
+
+SHARED = {"subscription_type": SubscriptionType.SHARED}
 
 
 class Made:
@@ -149,3 +159,75 @@ async def test_a_send_that_is_closed_with_its_client_is_called_back(bench):
     await bench.client.close_async()
     (error,) = heard
     assert isinstance(error, (StateError, TimedOut))
+
+
+@scene
+async def test_a_client_that_is_closed_waits_for_listeners_which_can_ack_and_send(bench):
+    begun, go, ended = threading.Event(), threading.Event(), []
+    producer = await bench.client.create_producer_async("t", batching_enabled=False)
+
+    def listener(consumer, message):
+        begun.set()
+        go.wait(10)
+        producer.send_callback(message.data, ended.append)
+        consumer.acknowledge(message)
+
+    consumer = await bench.subscribe(listener=listener)
+    await bench.settle()
+    for body in (b"0", b"1"):
+        bench.broker.deliver(body)
+    await until(begun.is_set)
+    closing = asyncio.ensure_future(asyncio.to_thread(bench.client.close))
+    await until(lambda: consumer.inboxes[0].closed_why is not None)
+    await bench.settle()
+    assert not closing.done()
+    assert bench.broker.all(TYPES.CLOSE_CONSUMER) == []
+    go.set()
+    await until(lambda: bench.broker.all(TYPES.SEND))
+    message_id = pb.MessageIdData(ledgerId=7, entryId=1)
+    bench.broker.say(TYPES.SEND_RECEIPT, producer_id=0, sequence_id=0, message_id=message_id)
+    await closing
+    assert bench.broker.acks == [[(7, 0)]]
+    assert ended == [MessageId(7, 1)]
+
+
+@scene
+async def test_listeners_may_close_their_client_all_at_once(bench):
+    together, closed = threading.Barrier(4, timeout=5), []
+
+    def listener(consumer, message):
+        together.wait()
+        bench.client.close()
+        closed.append(message.data)
+
+    for name in ("a", "b"):
+        await bench.subscribe("t", name, listener=listener, listener_threads=2, **SHARED)
+        await bench.settle()
+        for body in (b"0", b"1"):
+            bench.broker.deliver(body)
+    await until(lambda: len(closed) == 4)
+
+
+@pytest.mark.parametrize("closes", ["client", "producer"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callback_may_close_what_called_it(closes, is_async):
+    @scene
+    async def play(bench):
+        producer = await bench.client.create_producer_async("t", batching_enabled=False)
+        it = bench.client if closes == "client" else producer
+        closed = threading.Event()
+
+        def on_done(outcome):
+            if is_async:
+                asyncio.run(it.close_async())
+            else:
+                it.close()
+            closed.set()
+
+        producer.send_callback(b"x", on_done)
+        await until(lambda: bench.broker.all(TYPES.SEND))
+        message_id = pb.MessageIdData(ledgerId=7, entryId=1)
+        bench.broker.say(TYPES.SEND_RECEIPT, producer_id=0, sequence_id=0, message_id=message_id)
+        await until(closed.is_set)
+
+    play()

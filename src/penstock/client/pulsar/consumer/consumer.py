@@ -163,7 +163,7 @@ class Consumer:
         self._notices: ThreadPoolExecutor | None = None
         self._untold: deque[tuple[str, bool | None]] = deque(maxlen=NOTICES_MAX)
         """Active changes, by topic or partition."""
-        self._listeners: list[threading.Thread] = []
+        self._listeners: list[ListenerThread] = []
         self.lock = threading.RLock()
         count = 1
         if (
@@ -714,16 +714,13 @@ class Consumer:
     def close(self) -> None:
         """Send the last acks and leave; again does nothing.
 
-        A listener at work is waited for, and may ack its message; one that calls this waits for no
-        other.
+        A listener at work is waited for, and may ack its message; one that calls this, of
+        whichever consumer, waits for no other.
         """
         if self._thread.is_orphan:
             # It is the parent's, and stays there.
             return
-        if self._listeners and threading.current_thread() not in self._listeners:
-            self._thread.run(self._end_listeners())
-            for thread in self._listeners:
-                thread.join()
+        ListenerThread.join_all(self._thread.run(self.end_listeners()))
         self._thread.run(self.shut())
 
     async def close_async(self) -> None:
@@ -732,9 +729,11 @@ class Consumer:
             return
         await self._thread.on(self.shut())
 
-    async def _end_listeners(self) -> None:
-        """Each ends behind the message it has."""
-        self._close_inboxes()
+    async def end_listeners(self) -> list[ListenerThread]:
+        """Let each end behind the message it has; all of them, to be waited for."""
+        if self._listeners:
+            self._close_inboxes()
+        return self._listeners
 
     def _close_inboxes(self) -> None:
         for inbox in self.inboxes:
@@ -966,7 +965,7 @@ class Consumer:
         for number in range(self._options["listener_threads"]):
             inbox = self.inboxes[number % len(self.inboxes)]
             name = f"penstock-listener-{self.name}-{number}"
-            thread = threading.Thread(target=self._listen, args=(inbox,), name=name, daemon=True)
+            thread = ListenerThread(target=self._listen, args=(inbox,), name=name, daemon=True)
             self._listeners.append(thread)
             thread.start()
 
@@ -984,6 +983,20 @@ class Consumer:
             except Exception:
                 # As with Pulsar's clients: it is not acked, and comes again by what was chosen.
                 _log.exception("listener failed", extra={"of": repr(message)})
+
+
+class ListenerThread(threading.Thread):
+    """Calls a listener, message after message."""
+
+    @staticmethod
+    def join_all(threads: Iterable[ListenerThread]) -> None:
+        """Wait until they have ended; a listener waits for none.
+
+        It would wait for itself, or two for each other, each of which closes what the other is of.
+        """
+        if not isinstance(threading.current_thread(), ListenerThread):
+            for thread in threads:
+                thread.join()
 
 
 def letter_of(message: ReceivedMessage, properties: dict[str, str]) -> Message:

@@ -1915,6 +1915,24 @@ async def test_a_listener_may_close_its_consumer(bench):
 
 
 @scene
+async def test_listeners_may_close_each_other_s_consumers(bench):
+    together, closed, consumers = threading.Barrier(2, timeout=5), [], []
+
+    def listener(consumer, message):
+        together.wait()
+        for each in consumers:
+            if each is not consumer:
+                each.close()
+        closed.append(message.data)
+
+    for name in ("a", "b"):
+        consumers.append(await bench.subscribe("t", name, listener=listener))
+        await bench.settle()
+        bench.broker.deliver(b"x")
+    await until(lambda: len(closed) == 2)
+
+
+@scene
 async def test_a_batch_is_received_when_it_is_full_or_time_is_up(bench):
     consumer = await bench.subscribe()
     await bench.settle()
