@@ -918,11 +918,11 @@ class PartitionConsumer:
         finally:
             if self._sought is sought:
                 self._sought = None
-        if self.epoch == epoch:
-            self._go_to(sought)
         with self._host.lock:
             late = [each for inbox in self._host.inboxes for each in inbox.clear(self, epoch)]
             if self.epoch == epoch:
+                # Behind it: a thread that takes one in between would say where to go on.
+                self._go_to(sought)
                 self._noted.clear()
         self.acks.reset()
         self._receipts.forget()

@@ -1724,6 +1724,35 @@ async def test_a_seek_that_is_refused_puts_back_what_was_there_before_what_came_
 
 
 @scene
+async def test_a_message_taken_just_when_a_seek_has_succeeded_is_no_place_to_go_on_from(bench):
+    consumer = await bench.subscribe(**READER)
+    await bench.settle()
+    part, taken = bench.part(consumer), []
+    bench.broker.held.add(TYPES.SEEK)
+    seeking = asyncio.ensure_future(consumer.seek_async(MessageId(7, 50)))
+    await until(lambda: bench.broker.waiting)
+    bench.broker.deliver(b"of the place before", entry=3)
+    await bench.settle()
+    go_to = part._go_to
+
+    def go_to_while_another_thread_takes(place):
+        go_to(place)
+        taking = threading.Thread(target=lambda: taken.append(consumer.inboxes[0].take()))
+        taking.start()
+        taking.join(0.2)
+
+    part._go_to = go_to_while_another_thread_takes
+    bench.broker.release(TYPES.SEEK)
+    await seeking
+    await until(lambda: taken)
+    del part._go_to
+    bench.broker.cut()
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    start = bench.broker.subscribes[-1].start_message_id
+    assert (start.ledgerId, start.entryId) == (7, 50)
+
+
+@scene
 async def test_one_that_goes_back_in_time_goes_back_to_that_time_however_late_it_reconnects(bench):
     options = {"is_durable": False, "start_message_id": MessageId.latest}
     consumer = await bench.subscribe(start_rollback_s=60, **options)
