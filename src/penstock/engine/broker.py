@@ -773,7 +773,7 @@ class Engine:
     @property
     def alarm_holds(self) -> Mapping[Reason, int]:
         """Alarm -> how often it held a connection since the broker started."""
-        return self._chain.journal.alarm_holds
+        return self._chain.alarm_holds
 
     @property
     def flow_events_dropped(self) -> int:

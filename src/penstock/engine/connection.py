@@ -552,7 +552,8 @@ class Connection:
         for reason in gate.reasons.keys() - wanted.keys():
             gate.open(reason, now_ms)
         for reason, culprit in wanted.items():
-            gate.close(reason, culprit, now_ms)
+            if gate.close(reason, culprit, now_ms) and reason.is_resource:
+                self._chain.alarm_holds[reason] += 1
         self.outlet.gate_changed(gate.is_open, dict(gate.reasons))
 
     def _reasons(self) -> dict[Reason, str]:

@@ -9,7 +9,7 @@ Invariant: whoever changes something that a turn must look at calls ``request_tu
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from penstock.flow.budgets import BytesPool, UnsentPool
 from penstock.flow.credit import Stage
 from penstock.flow.episodes import Journal
 from penstock.flow.progress import RunDelay, Troubles
+from penstock.flow.reason import Reason
 from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 
@@ -63,6 +64,8 @@ class FlowContext:
         )
         self.alarm_spell = 0
         """Another number after each time in which an alarm was raised."""
+        self.alarm_holds: Counter[Reason] = Counter()
+        """Alarm -> times that it held a connection."""
         self.log = self.stage("log", "log", "log")
         self.troubles = Troubles()
         """Refusals and losses of the last moments."""

@@ -16,7 +16,7 @@ when the stage dies (law 7); the history is bounded.
 Not here: what a stage is held by now (``Stage.blocked_by``, ``Gate.reasons``).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Protocol
@@ -441,7 +441,6 @@ class Journal:
         "_due",
         "_edges",
         "_leaving",
-        "alarm_holds",
         "edges_dropped",
         "memory_ms",
         "now_ms",
@@ -456,8 +455,6 @@ class Journal:
         self.window_ms = window_ms
         self.memory_ms = memory_ms
         self.edges_dropped = 0
-        self.alarm_holds: Counter[Reason] = Counter()
-        """Alarm -> times that it held a connection."""
         self._edges: deque[FlowEdge] = deque()
         self.open: dict[Episodes, None] = {}
         """Episodes that go on, or ended a moment ago; to be looked at only."""
@@ -505,8 +502,6 @@ class Journal:
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
         self.open[episodes] = None
-        if reason.is_resource and episodes.kind == "connection":
-            self.alarm_holds[reason] += 1
         self._note(
             FlowEdge(
                 episodes.kind,

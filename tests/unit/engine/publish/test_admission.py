@@ -324,6 +324,19 @@ def test_an_alarm_that_comes_again_at_once_concerns_nobody_who_did_not_publish_s
     assert list(channels[-1].connection.gate.reasons) == [Reason.MEMORY]
 
 
+def test_connections_are_counted_whenever_an_alarm_holds_them_however_soon_it_comes_again(bench):
+    topic, channels = bench.topic(), [bench.channel() for _ in range(3)]
+    bench.channel()
+    for raised in (1, 2):
+        bench.engine.set_alarm("memory", 1 << 60)
+        for channel in (*channels, *channels):
+            bench.publish(channel, topic, b"x")
+            bench.settle()
+        assert bench.engine.alarm_holds == {Reason.MEMORY: 3 * raised}
+        bench.engine.set_alarm("memory", 0)
+        bench.settle()
+
+
 def test_an_alarm_concerns_a_connection_from_its_first_publish_on(bench):
     topic, channel = bench.topic(), bench.channel()
     bench.engine.set_alarm("disk", 0)
