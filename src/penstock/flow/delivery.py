@@ -623,7 +623,7 @@ def _why(reason: Withheld, concerned: Sequence[ConsumerView]) -> str:
     who = ", ".join(names) + (f" and {more} more" if more else "")
     awaited = next((each.waits_for for each in concerned if each.waits_for), "")
     return (
-        f"{WITHHELD_WORDS[reason]} ({'consumer' if len(concerned) == 1 else 'consumers'} {who}"
+        f"{WITHHELD_WORDS[reason]} ({'consumers' if more or len(names) > 1 else 'consumer'} {who}"
         + (f", for consumer {awaited})" if awaited else ")")
     )
 

@@ -44,6 +44,9 @@ def test_consumers_are_named_and_on_whom_it_depends_and_of_many_only_some():
     waiting = [kept_from(name, Withheld.DRAINING, waits_for="old") for name in "abcd"]
     stage = StageView("subscription", "s", ready=5, consumers=tuple(waiting))
     assert diagnose([stage]).sentence.endswith(" (consumers a, b and 2 more, for consumer old).")
+    alike = kept_from("a", Withheld.RATE, others=2)
+    stage = StageView("subscription", "s", ready=5, consumers=(alike,))
+    assert diagnose([stage]).sentence.endswith(" (consumers a and 2 more).")
 
 
 def test_a_limit_of_all_goes_before_the_limits_of_some():
