@@ -139,11 +139,10 @@ class DeadLetters:
                 letters = list(topic.dead_letter_router.route(record, death))
             else:
                 letters = self._by_policy(topic, record, death)
-            routed, letters = letters, [each for each in map(self._admitted, letters) if each[1]]
-            if len(letters) < len(routed):
-                self._note(topic, routed, LETTERS_LOST)
-            elif not routed and cause in _FAILURES and _has_target(topic):
+            if not letters and cause in _FAILURES and _has_target(topic):
                 self.note(topic.name, None, LETTERS_UNROUTED)
+            admitted = [self._admitted(topic, each) for each in letters]
+            letters = [each for each in admitted if each[1]]
         if not letters:
             self.dropped += 1
             return
@@ -175,12 +174,16 @@ class DeadLetters:
             publisher=None if source is None else Culprit(str(source), source.id),
         )
 
-    def _admitted(self, waiting: Waiting) -> Waiting:
-        """The letter with the queues that have a place for it."""
+    def _admitted(self, topic: Topic, waiting: Waiting) -> Waiting:
+        """The letter with the queues that have a place for it; in the others it is lost."""
         letter, queues = waiting
         if all(queue.topic.limits is None for queue in queues):
             return waiting
-        return letter, tuple([queue for queue in queues if self._has_place(queue.topic, letter)])
+        admitted = tuple([queue for queue in queues if self._has_place(queue.topic, letter)])
+        if len(admitted) < len(queues):
+            lost = tuple([queue for queue in queues if queue not in admitted])
+            self._note(topic, [(letter, lost)], LETTERS_LOST)
+        return letter, admitted
 
     def _has_place(self, topic: Topic, letter: Record) -> bool:
         limits = topic.limits

@@ -233,6 +233,32 @@ def test_a_topic_with_graves_asks_them_and_one_letter_may_go_to_several_queues(b
     assert (death.cause, death.topic, death.target_topic) == (Cause.REJECTED, "orders", "")
 
 
+class Apart(Twice):
+    """Graves that put a letter of its own into each queue."""
+
+    def route(self, record, death):
+        for queue in self.queues:
+            yield neutral_record(b"late " + record.body), (queue,)
+
+
+@pytest.mark.parametrize("graves", [Twice, Apart])
+def test_of_several_targets_only_the_full_one_is_said_to_lose_letters(bench, graves):
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.REJECT))
+    bench.reader(full)
+    roomy = bench.topic("roomy")
+    topic = bench.topic()
+    topic.dead_letter_router = graves(full, roomy)
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"a", b"b")
+    bench.settle()
+    bench.outlet.reject_all(subscription)
+    bench.settle()
+    assert (bench.bodies(full), len(bench.bodies(roomy))) == ([b"late a"], 2)
+    troubles = bench.engine.flow_map(bench.clock.monotonic_ms()).troubles
+    lost = [(each.culprit.id, each.limit) for each in troubles if each.cause == "letters-lost"]
+    assert lost == [("topic/full", "limit/length_max/topic/full")]
+
+
 def test_a_letter_skips_the_queues_that_are_gone_by_the_time_of_its_frame(bench):
     graves = [bench.topic("left"), bench.topic("right")]
     topic = bench.topic()
