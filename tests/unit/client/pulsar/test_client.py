@@ -149,16 +149,20 @@ async def test_a_client_that_is_closed_waits_for_callbacks_and_leaves_no_thread(
     assert not thread.is_alive()
 
 
-@scene
-async def test_a_send_that_is_closed_with_its_client_is_called_back(bench):
-    producer = await bench.client.create_producer_async(
-        "t", batching_enabled=False, send_timeout_ms=1
-    )
-    heard = []
-    producer.send_callback(b"x", heard.append)
-    await bench.client.close_async()
-    (error,) = heard
-    assert isinstance(error, (StateError, TimedOut))
+@pytest.mark.parametrize("closes", ["client", "producer"])
+def test_a_send_that_is_closed_with_its_client_or_producer_is_called_back(closes):
+    @scene
+    async def play(bench):
+        producer = await bench.client.create_producer_async(
+            "t", batching_enabled=False, send_timeout_ms=1
+        )
+        heard = []
+        producer.send_callback(b"x", heard.append)
+        await (bench.client if closes == "client" else producer).close_async()
+        (error,) = heard
+        assert isinstance(error, (StateError, TimedOut))
+
+    play()
 
 
 @scene

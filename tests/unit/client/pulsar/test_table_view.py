@@ -141,9 +141,13 @@ class SlowConsumer(FakeConsumer):
     async def last_message_ids_async(self):
         self.asked += 1
         if self.asked == 2:
-            self.messages += 1
-            self.view.take(self, message(5, "a"))
+            self.come(4, "a")
+            asyncio.get_running_loop().call_later(0.005, self.come, 5, "b")
         return self.ends
+
+    def come(self, entry, key):
+        self.messages += 1
+        self.view.take(self, message(entry, key))
 
 
 def test_a_broker_that_takes_its_time_is_not_taken_for_one_that_has_no_more(view, monkeypatch):
@@ -151,7 +155,7 @@ def test_a_broker_that_takes_its_time_is_not_taken_for_one_that_has_no_more(view
     consumer = SlowConsumer(t=MessageId(1, 5))
     consumer.view = view
     fill(view, consumer, 100_000)
-    assert dict(view) == {"a": "v"}
+    assert dict(view) == {"a": "v", "b": "v"}
     assert consumer.asked == 2
 
 

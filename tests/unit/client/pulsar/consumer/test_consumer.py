@@ -635,6 +635,21 @@ async def test_reading_stops_when_the_queue_has_too_many_bytes(bench):
     await bench.receive(consumer, 2)
 
 
+@scene
+async def test_one_that_is_closed_while_its_queue_is_full_keeps_no_other_from_being_read(bench):
+    other = await bench.subscribe("other")
+    full = await bench.subscribe("full", receiver_queue_bytes_max=1)
+    await bench.settle()
+    bench.broker.deliver(b"xxx")
+    await bench.settle()
+    assert not bench.broker.transports[-1].is_reading
+    await full.close_async()
+    await bench.settle()
+    assert bench.broker.transports[-1].is_reading
+    bench.broker.deliver(b"y", consumer_id=bench.part(other).consumer_id)
+    await until(lambda: len(other.inboxes[0]) == 1)
+
+
 @pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.KEY_SHARED])
 def test_the_bound_of_bytes_is_of_all_threads_of_a_listener_together(kind):
     @scene
@@ -1703,6 +1718,25 @@ async def test_a_seek_that_is_refused_changes_nothing(bench):
     with pytest.raises(Refused):
         await consumer.seek_async(MessageId.latest)
     assert await bench.receive(consumer, 1) == [b"x"]
+
+
+@scene
+async def test_a_seek_that_is_refused_after_a_reconnect_changes_nothing_either(bench):
+    consumer = await bench.subscribe()
+    await bench.settle()
+    bench.broker.held.add(TYPES.SEEK)
+    seeking = asyncio.ensure_future(consumer.seek_async(MessageId(7, 0, -1, 1, 3)))
+    await until(lambda: bench.broker.waiting)
+    number = bench.part(consumer).consumer_id
+    bench.broker.say(TYPES.CLOSE_CONSUMER, consumer_id=number, request_id=NO_ID)
+    await until(lambda: len(bench.broker.subscribes) == 2)
+    await bench.settle()
+    bench.broker.refusals[TYPES.SEEK] = [(ServerError.MetadataError, "no")]
+    bench.broker.release(TYPES.SEEK)
+    with pytest.raises(Refused):
+        await seeking
+    bench.broker.deliver(*numbers(3), entry=0)
+    assert await bench.receive(consumer, 3) == numbers(3)
 
 
 @scene

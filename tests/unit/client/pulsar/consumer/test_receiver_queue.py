@@ -134,6 +134,27 @@ def test_it_is_full_by_bytes_until_half_of_them_are_gone():
     assert (inbox.room.is_full, rooms) == (False, [1])
 
 
+def test_what_is_put_back_and_what_goes_with_an_inbox_counts_in_their_room():
+    rooms = []
+    room = InboxRoom(100, lambda: rooms.append(1))
+    inbox, other, part = MessageInbox(room), MessageInbox(room), Part()
+    inbox.put([message(0, part, size=60)])
+    taken = inbox.take()
+    other.put([message(1, part, size=45)])
+    assert not room.is_full
+    inbox.put_back(taken)
+    assert room.is_full
+    inbox.close("it is closed")
+    assert (room.bytes, room.is_full, rooms) == (45, False, [1])
+
+
+def test_what_comes_when_it_is_closed_takes_no_room():
+    inbox = MessageInbox(InboxRoom(100))
+    inbox.close("it is closed")
+    inbox.put([message(0, Part(), size=200)])
+    assert (len(inbox), inbox.room.bytes, inbox.room.is_full) == (0, 0, False)
+
+
 def test_clear_takes_back_what_is_of_one_source_and_of_its_old_connections():
     inbox, mine, other = MessageInbox(InboxRoom(1_000)), Part(), Part()
     inbox.put([message(0, mine), message(1, other), message(2, mine, epoch=1)])
