@@ -494,8 +494,6 @@ class Producer:
             self._refuse_waiter(send, StateError(f"{self._what} was closed"))
         self._state = HandlerState.CLOSED
         self._on_closed(self)
-        # One turn, at the end of which the callbacks of what ended just now are handed over.
-        await asyncio.sleep(0)
 
     def _partition(self, topic: PulsarName) -> PartitionProducer:
         return PartitionProducer(self._cluster, topic, self._shared_options, self._over)
