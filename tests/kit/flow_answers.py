@@ -50,7 +50,7 @@ def stage(kind: str, name: str, **given: Any) -> Row:
 def consumer(name: str, **given: Any) -> Row:
     """A consumer of a subscription, who would take messages."""
     idle = {"unacked": 0, "unacked_max": 0, "is_unsent_high": False, "has_demand": True}
-    return {"name": name, **idle, **given}
+    return {"id": f"consumer/{name}", "name": name, **idle, **given}
 
 
 def finding(kind: str, name: str, sentence: str, *chain: str, side: str = "publish") -> Row:

@@ -458,16 +458,20 @@ def _of_consumers(stages: Iterable[Page], findings: Iterable[Page], contains: st
     ]
     more = [f"and {len(meant) - NAMES_MAX} more"] if len(meant) > NAMES_MAX else []
     (first, stage), *_ = meant
-    return [
-        {
-            "kind": "consumer",
-            "name": first["name"],
-            "side": "delivery",
-            "sentence": "; ".join([*said, *more]) + ".",
-            "chain": [label_of(stage)],
-            "share": 0.0,
-        }
-    ]
+    culprit = {"kind": "consumer", "id": first["id"], "name": first["name"]}
+    sentence = "; ".join([*said, *more]) + "."
+    return [_statement(sentence, [label_of(stage)], culprit, side="delivery")]
+
+
+def _statement(sentence: str, chain: list[str], culprit: Page, side: str = "none") -> Page:
+    """In the form of the broker's findings, of what it had no reason to mention."""
+    return {
+        "kind": culprit["kind"], "name": culprit["name"], "side": side, "sentence": sentence,
+        "chain": chain, "share": 0.0, "id": f"ok/{culprit['id']}", "severity": "ok",
+        "culprit": culprit, "culprit_id": culprit["id"], "cause": "", "since_ms": None,
+        "is_now": True, "waiters": [], "waiters_total": 0, "path": [], "starved": [],
+        "headline": [{"text": sentence}], "detail": "", "do": [],
+    }  # fmt: skip
 
 
 def _concerns(finding: Page, labels: set[str], ids: set[str], contains: str) -> bool:
@@ -498,22 +502,19 @@ def _chains(
 def _own_words(
     stages: list[Page], chains: list[list[str]], by_label: dict[str, Page], contains: str
 ) -> Page:
-    """A finding like the broker's, of what it had no reason to mention."""
-    finding = {"kind": "none", "name": "", "side": "none", "chain": [], "share": 0.0}
+    nobody = {"kind": "none", "id": "", "name": ""}
     if chains:
         first, *_, last = chains[0]
         is_warned = by_label[first]["state"] == "blocking"
         verb = "would wait, if it published, for" if is_warned else "waits for"
-        return {**finding, "chain": chains[0], "sentence": f"{first} {verb} {last}."}
+        return _statement(f"{first} {verb} {last}.", chains[0], nobody)
     if len(stages) == 1 and not is_held(stages[0]):
-        return {**finding, "sentence": f"Nothing holds {label_of(stages[0])}."}
+        return _statement(f"Nothing holds {label_of(stages[0])}.", [], nobody)
     held = sum(map(is_held, stages))
     count = f"{held} of" if held else "None of"
-    return {
-        **finding,
-        "sentence": f"{count} {len(stages)} stages with {contains!r} in their name "
-        f"{'are' if held > 1 else 'is'} held.",
-    }
+    verb = "are" if held > 1 else "is"
+    sentence = f"{count} {len(stages)} stages with {contains!r} in their name {verb} held."
+    return _statement(sentence, [], nobody)
 
 
 def _unknown(page: Page, contains: str) -> NotFound:

@@ -141,6 +141,13 @@ def test_a_finding_that_names_the_consumer_is_not_said_twice():
     assert [each["sentence"] for each in page["findings"]] == ["clerk is slow."]
 
 
+@pytest.mark.parametrize("name", ["cold", "clerk", "cold/billing"])
+def test_what_is_said_of_a_name_has_the_fields_of_a_finding(name):
+    answer = narrowed(pressed(), name)["answer"]
+    assert answer.keys() == finding("queue", "hot", "").keys()
+    assert answer["severity"] == "ok"
+
+
 def test_one_word_is_looked_for_in_names_and_not_in_kinds():
     with pytest.raises(NotFound):
         narrowed(pressed(), "subscription")
