@@ -488,14 +488,17 @@ def test_a_put_at_least_once_is_committed_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize(("said", "known"), [("", "q"), ("of-spark", "of-spark")])
-def test_a_put_at_least_once_is_known_as_its_query_of_spark_too(tmp_path, said, known):
+def test_a_put_at_least_once_says_its_query_of_spark_and_what_it_passes_too(tmp_path, said, known):
     broker = Broker()
-    given = command(topic="orders", guarantee="at-least-once", spark_query=said)
+    given = command(
+        topic="orders", guarantee="at-least-once", spark_query=said, passing=("dead", "retry")
+    )
     writer = StageWriter(tmp_path, given, broker)
     writer.add(column([b"x"]))
     writer.finish(1)
     asked = [*broker.rooms, *broker.commits]
     assert {(each.query, each.spark_query) for each in asked} == {("q~abc", known)}
+    assert [each.passing for each in asked] == [["dead", "retry"]] * 2
 
 
 def test_what_an_earlier_process_was_writing_is_removed(tmp_path):
