@@ -1709,6 +1709,20 @@ async def test_what_is_in_flight_while_a_seek_is_refused_is_not_acked(bench):
 
 
 @scene
+async def test_what_is_taken_while_a_seek_is_under_way_is_not_waited_for_behind_it(bench):
+    consumer = await bench.subscribe(ack_timeout_ms=60_000, **SHARED)
+    await bench.settle()
+    bench.broker.held.add(TYPES.SEEK)
+    seeking = asyncio.ensure_future(consumer.seek_async(MessageId.latest))
+    await until(lambda: bench.broker.waiting)
+    bench.broker.deliver(b"x")
+    assert await bench.receive(consumer, 1) == [b"x"]
+    bench.broker.release(TYPES.SEEK)
+    await seeking
+    assert consumer.statistics().unacked_tracked == 0
+
+
+@scene
 async def test_a_seek_that_is_refused_changes_nothing(bench):
     consumer = await bench.subscribe()
     await bench.settle()
