@@ -37,6 +37,7 @@ async def play(scene: Scene) -> None:
     for each in tills:
         each.stop()
     await _nothing_lost(scene, tills, [ann, ben, cat])
+    await scene.check_all_is_well()
 
 
 async def _client(scene: Scene, name: str, priority: int = 1) -> ClientConsumer:

@@ -18,6 +18,7 @@ REGIONS: Final = ("eu", "us", "")
 async def play(scene: Scene) -> None:
     client = await scene.away(scene.rocketmq)
     await scene.away(lambda: _play(scene, client))
+    await scene.check_all_is_well()
 
 
 def _play(scene: Scene, client: RemotingClient) -> None:

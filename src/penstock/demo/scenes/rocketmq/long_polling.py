@@ -31,6 +31,7 @@ async def play(scene: Scene) -> None:
     await scene.away(lambda: _wake_one(scene, reader, sender, pulls))
     await scene.away(lambda: _filtered(scene, reader, sender))
     await scene.away(lambda: _in_vain(scene, reader))
+    await scene.check_all_is_well()
 
 
 def _wake_one(

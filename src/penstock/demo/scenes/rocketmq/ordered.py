@@ -26,6 +26,7 @@ CHANGE_SECONDS_MAX: Final = 6.0
 
 async def play(scene: Scene) -> None:
     await scene.away(lambda: _play(scene))
+    await scene.check_all_is_well()
 
 
 class StepRecorder:

@@ -27,6 +27,7 @@ async def play(scene: Scene) -> None:
     ann = await scene.away(scene.rocketmq)
     bob = await scene.away(scene.rocketmq)
     await scene.away(lambda: _play(scene, ann, bob))
+    await scene.check_all_is_well()
 
 
 def _play(scene: Scene, ann: RemotingClient, bob: RemotingClient) -> None:

@@ -28,6 +28,7 @@ CALM_SECONDS: Final = 0.7
 
 async def play(scene: Scene) -> None:
     await scene.away(lambda: _play(scene))
+    await scene.check_all_is_well()
 
 
 class Team:
